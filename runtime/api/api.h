@@ -107,11 +107,11 @@ void api_get_response(void *a, http_req *r);
 void api_delete_response(void *a, http_req *r);
 void api_post_response(void *a, http_req *r);
 bool api_response_runs(api *a, const char *id); /* is it kept as one that is being made? */
-/* Ollama's, which are refused. */
-void api_post_ollama_copy(void *a, http_req *r);
-void api_post_ollama_create(void *a, http_req *r);
-void api_post_ollama_push(void *a, http_req *r);
-void api_delete_ollama_model(void *a, http_req *r);
+/* Ollama's, of what would change the models: a model that is not served (by the server `app`) is not found, one that is
+ * stays as it is. */
+typedef bool api_serves_name(void *app, const char *name);
+void api_ollama_change(void *app, http_req *r, api_serves_name *serves);
+void api_get_ollama_blob(void *app, http_req *r); /* none is here; app is not looked at */
 /* Anthropic's. */
 void api_post_messages_batch(void *a, http_req *r);
 void api_get_messages_batches(void *a, http_req *r);

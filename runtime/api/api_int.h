@@ -162,6 +162,7 @@ void api_get_ollama_tags(void *a, http_req *r);
 void api_get_ollama_ps(void *a, http_req *r);
 void api_get_ollama_version(void *a, http_req *r);
 void api_post_ollama_pull(void *a, http_req *r);
+void api_post_ollama_change(void *a, http_req *r);
 void api_post_infill(void *a, http_req *r); /* llama.cpp's, as the next three */
 void api_post_completion(void *a, http_req *r);
 void api_get_props(void *a, http_req *r);

@@ -19,9 +19,9 @@ static void write_error(jw *w, int status, const char *param, const char *code, 
 }
 
 /* Lines of JSON: there is nothing that may stand between them. */
-const http_style api_ollama_style = { .error = write_error,
-                                      .stream = "application/x-ndjson",
-                                      .untyped = true };
+const http_style api_ollama_style = {
+    .error = write_error, .stream = "application/x-ndjson", .untyped = true, .bodied = true
+};
 
 /* The name as it was asked for, or the canonical one. */
 static void put_model(jw *w, const api *a, const cJSON *body)

@@ -13,15 +13,20 @@ static bool is_zero(const cJSON *v)
     return cJSON_IsNumber(v) ? v->valuedouble == 0 : text && strtod(text, &end) == 0 && end != text;
 }
 
+static bool is_served(const api *a, const char *name)
+{
+    char *served = api_ollama_name(a, name);
+    const bool here = api_serves(a, served ? served : name);
+    free(served);
+    return here;
+}
+
 lq_status api_ollama_find(const api *a, const cJSON *body, const char **name, api_error *e)
 {
     const cJSON *v = js_get(body, "model") ? js_get(body, "model") : js_get(body, "name");
     *name = cJSON_GetStringValue(v);
     if (!*name) return api_wrong(e, "model", "a string", v);
-    char *served = api_ollama_name(a, *name);
-    const bool here = api_serves(a, served ? served : *name);
-    free(served);
-    return here ? LQ_OK : api_no_model(e, *name);
+    return is_served(a, *name) ? LQ_OK : api_no_model(e, *name);
 }
 
 static void reply_loaded(http_req *r, const char *name, bool chat)
@@ -139,17 +144,49 @@ void api_post_ollama_pull(void *app, http_req *r)
 
 /* ---- what would change the models ---- */
 
-#define REFUSE(name, why)                                         \
-    void api_##name(void *app, http_req *r)                       \
-    {                                                             \
-        (void)app;                                                \
-        http_error(r, 400, NULL, "unsupported_value", "%s", why); \
-    }
-REFUSE(post_ollama_copy,
-       "models are not copied here: llmq serve gives one several names by --served-model-name")
-REFUSE(
-    post_ollama_create,
-    "models are not made here: llmq quantize and llmq convert make them, and a request has its own "
-    "system, template and options")
-REFUSE(post_ollama_push, "models are not pushed from here: llmq publish uploads one")
-REFUSE(delete_ollama_model, "models are not deleted here: llmq serve leaves its files as they are")
+/* By path: the member that names the model, NULL where there need be none, and why not. */
+static const struct {
+    const char *path, *key, *why;
+} changes[] = {
+    { "/api/copy", "source",
+      "models are not copied here: llmq serve gives one several names by --served-model-name" },
+    { "/api/create", NULL,
+      "models are not made here: llmq quantize and llmq convert make them, and a request has its "
+      "own system, template and options" },
+    { "/api/push", "model", "models are not pushed from here: llmq publish uploads one" },
+    { "/api/delete", "model",
+      "models are not deleted here: llmq serve leaves its files as they are" },
+    { "/api/blobs/", NULL,
+      "files are not taken here: llmq quantize and llmq convert make models of them" },
+};
+
+void api_ollama_change(void *app, http_req *r, api_serves_name *serves)
+{
+    size_t i = 0;
+    while (strncmp(changes[i].path, http_path(r), strlen(changes[i].path)) != 0)
+        i++;
+    cJSON *doc = changes[i].key ? api_parse(r) : NULL;
+    if (changes[i].key && !doc) return;
+    const cJSON *v = changes[i].key ? js_get(doc, changes[i].key) : NULL;
+    if (!v && changes[i].key) v = js_get(doc, "name"); /* of older clients */
+    const char *name = cJSON_GetStringValue(v);
+    if (changes[i].key && !name)
+        http_error(r, 400, changes[i].key, "missing_required_parameter", "%s: expected a string",
+                   changes[i].key);
+    else if (name && !serves(app, name))
+        http_error(r, 404, changes[i].key, "model_not_found",
+                   "the model '%.200s' is not served here", name);
+    else
+        http_error(r, 400, NULL, "unsupported_value", "%s", changes[i].why);
+    cJSON_Delete(doc);
+}
+
+static bool serves(void *app, const char *name) { return is_served(app, name); }
+
+void api_post_ollama_change(void *app, http_req *r) { api_ollama_change(app, r, serves); }
+
+void api_get_ollama_blob(void *app, http_req *r)
+{
+    (void)app;
+    http_error(r, 404, NULL, NULL, "no file of that digest is here");
+}

@@ -37,6 +37,7 @@ typedef struct {
     const char *ping;   /* what a silent stream gets; NULL: nothing */
     const char *takes;  /* the type of a POST's body; NULL: application/json */
     bool untyped;       /* which a client may leave out, or call a form as `curl -d` does */
+    bool bodied;        /* a DELETE's body is read, as a POST's */
     const char
         *id; /* the field where they look for the request's id, beside X-Request-Id; NULL: none */
 } http_style;

@@ -303,7 +303,8 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd, const char *v
         r->discard = true;
     } else if (r->route->need == HTTP_ADMIN && role != HTTP_ADMIN) {
         http_error(r, 403, NULL, "admin_key_required", "this path needs an administrator's key");
-    } else if (strcmp(r->route->method, "POST") == 0) {
+    } else if (strcmp(r->route->method, "POST") == 0 ||
+               (r->style && r->style->bodied && strcmp(r->route->method, "DELETE") == 0)) {
         if (!check_type(r, mhd)) {
             /* answered */
         } else if (encoding && strcasecmp(encoding, "identity") != 0) {

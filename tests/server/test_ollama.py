@@ -319,3 +319,20 @@ def test_a_served_model_is_pulled_and_another_is_not(server):
 def test_models_are_not_changed(server, method, path, body, part):
     check_error(http(method, server.url + path, json=body), 400, part)
     assert server.post_json("/api/show", {"model": "tiny"})["details"]["format"] == "llmq"
+
+
+@pytest.mark.parametrize("method, path, key", [("POST", "/api/copy", "source"), ("POST", "/api/push", "model"), ("POST", "/api/push", "name"),
+                                               ("DELETE", "/api/delete", "model"), ("DELETE", "/api/delete", "name")])
+def test_a_model_that_is_not_here_is_not_found(server, method, path, key):
+    """As Ollama says it, before it says what cannot be done; under the older name of the member, too."""
+    check_error(http(method, server.url + path, json={key: "nope"}), 404, "'nope'")
+    check_error(http(method, server.url + path, json={key: 5}), 400, "expected a string")
+    check_error(http(method, server.url + path, json={key: "tiny:latest"}), 400, "not ")
+
+
+def test_files_of_models_are_not_taken(server):
+    """What `ollama create` asks with a file: whether it is there, then to take it."""
+    path = server.url + "/api/blobs/sha256:" + "0" * 64
+    assert http("HEAD", path).status_code == 404
+    check_error(http("GET", path), 404, "no file")
+    check_error(http("POST", path, data=b"GGUF"), 400, "files are not taken here")

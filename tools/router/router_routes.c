@@ -718,10 +718,8 @@ static void stop_response(void *app, http_req *r, void (*tell)(void *files, http
 static void delete_response(void *app, http_req *r) { stop_response(app, r, api_delete_response); }
 static void post_response(void *app, http_req *r) { stop_response(app, r, api_post_response); }
 
-OF_FILES(post_ollama_copy)
-OF_FILES(post_ollama_create)
-OF_FILES(post_ollama_push)
-OF_FILES(delete_ollama_model)
+static bool serves(void *app, const char *name) { return find(app, name) >= 0; }
+static void change_model(void *app, http_req *r) { api_ollama_change(app, r, serves); }
 
 /* ---- the table ---- */
 
@@ -752,10 +750,12 @@ static const struct {
     { "GET", "/v1/batches", get_batches },
     { "GET", "/v1/batches/*", get_batch },
     { "POST", "/v1/batches/*", post_batch_cancel },
-    { "POST", "/api/copy", post_ollama_copy },
-    { "POST", "/api/create", post_ollama_create },
-    { "POST", "/api/push", post_ollama_push },
-    { "DELETE", "/api/delete", delete_ollama_model },
+    { "POST", "/api/copy", change_model },
+    { "POST", "/api/create", change_model },
+    { "POST", "/api/push", change_model },
+    { "DELETE", "/api/delete", change_model },
+    { "GET", "/api/blobs/*", api_get_ollama_blob },
+    { "POST", "/api/blobs/*", change_model },
     { "POST", "/v1/messages/batches", post_messages_batch },
     { "GET", "/v1/messages/batches", get_messages_batches },
     { "GET", "/v1/messages/batches/*", get_messages_batch },
