@@ -59,7 +59,8 @@ bool grad_covers(const arch_config *c)
         return false;
     static const arch_role other[] = { R_PROJ_IN,   R_O_NORM,      R_HEAD_GATE, R_DOWN_NORM,
                                        R_STREAM_IN, R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,
-                                       R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM };
+                                       R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM,
+                                       R_EMBED_BY,  R_ROUTER_IN };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

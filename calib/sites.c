@@ -10,6 +10,7 @@ static const struct {
     { R_V, CAL_ATTN },
     { R_QKV, CAL_ATTN },
     { R_ATTN_GATE, CAL_ATTN },
+    { R_V_LATE, CAL_ATTN },
     { R_Q_A, CAL_ATTN },
     { R_KV_A, CAL_ATTN },
     { R_INDEX_K, CAL_ATTN },
@@ -63,7 +64,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
         if (r == R_INDEX_Q && arch_name_of(c, R_INDEX_IN_NORM)) return false; /* its own input */
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
         if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
-        if (r == R_ROUTER && ((c->w.dense_beside && !c->w.shortcut) || c->latent))
+        if (r == R_ROUTER && ((c->w.dense_beside && !c->w.shortcut) || c->latent || c->route))
             *site = CAL_EXPERTS;
         return true;
     }

@@ -46,6 +46,13 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
     if (c->w.router == ROUTER_SPARSEMIXER && c->experts_used != 2)
         return lq_fail(err, LQ_EUNSUPPORTED, "experts_used: expected 2 in a %s, found %" PRId64,
                        c->row->arch, c->experts_used);
+    if (c->w.skips && c->experts_used != 1)
+        return lq_fail(err, LQ_EUNSUPPORTED, "experts_used: expected 1 in a %s, found %" PRId64,
+                       c->row->arch, c->experts_used);
+    if (arch_name_of(c, R_ROUTER_IN) && c->route < 1)
+        return lq_fail(err, LQ_EVALUE,
+                       "route: expected numbers of what the router reads, found %" PRId64,
+                       c->route);
     if (c->experts_used < 1 || c->experts_used > arch_choices(c))
         return lq_fail(err, LQ_EVALUE,
                        "experts_used: expected 1..%" PRId64 " experts, found %" PRId64,
@@ -101,7 +108,13 @@ static lq_status check_wiring(const arch_config *c, lq_err *err)
 static lq_status check_mixer(const arch_config *c, lq_err *err)
 {
     const arch_mixer m = c->row->mixer;
-    if (!arch_has_state(c) || arch_mixer_compresses(m)) return LQ_OK;
+    if (m == MIX_CCA && (c->conv_taps < 1 || c->conv_taps > ARCH_MAX_TAPS || c->head_taps < 1 ||
+                         c->head_taps > ARCH_MAX_TAPS || c->kv_heads * c->head_dim % 2))
+        return lq_fail(err, LQ_EVALUE,
+                       "conv_taps, head_taps: expected convolutions of 1..%d, and values of two "
+                       "halves, found %" PRId64 " and %" PRId64,
+                       ARCH_MAX_TAPS, c->conv_taps, c->head_taps);
+    if (!arch_has_state(c) || !arch_mixer_scans(m)) return LQ_OK;
     const bool heads = m != MIX_CONV;
     if (c->conv_taps < 1 || c->conv_taps > ARCH_MAX_TAPS)
         return lq_fail(err, LQ_EVALUE, "conv_taps: expected a convolution of 1..%d, found %" PRId64,

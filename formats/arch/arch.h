@@ -71,6 +71,7 @@ typedef enum {
     X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */                          \
     X(MIX_LRU, "lru", false, true) /* real-gated linear recurrent unit, arXiv:2402.19427 */        \
     X(MIX_LIGHTNING, "lightning", false, true) /* a fixed decay of each head, arXiv:2401.04658 */  \
+    X(MIX_CCA, "cca", true, true)       /* attention of convolved q and k (arXiv:2510.04476) */    \
     X(MIX_SPARSE, "sparse", true, true) /* attention to compressed positions that an indexer   \
                                                chooses, and to a window */   \
     X(MIX_HEAVY, "heavy", true, true)   /* the same to all of them, which stand for more */
@@ -94,6 +95,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     /* Disentangled attention (arXiv:2006.03654): [arch_dist_rows, hidden], a vector of each distance */    \
     X(R_DIST_EMBED, "dist_embed", ARCH_MATRIX)                                                              \
     X(R_DIST_NORM, "dist_norm", ARCH_VECTOR)                                                                \
+    X(R_EMBED_BY, "embed_by", ARCH_VECTOR) /* x = by (x + add) before the first layer */                    \
+    X(R_EMBED_ADD, "embed_add", ARCH_VECTOR)                                                                \
     X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                              \
     X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */                \
     X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                  \
@@ -130,6 +133,12 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_V, "v", ARCH_LINEAR)                                                                                \
     X(R_QKV, "qkv", ARCH_LINEAR)             /* rows: see qkv_grouped */                                    \
     X(R_ATTN_GATE, "attn_gate", ARCH_LINEAR) /* on the output before R_O: see gate_softplus */              \
+    /* MIX_CCA (runtime/forward/forward_cca.c): v's second half, of the position before; taps of each \
+     * channel of [q, k], and of heads [head_dim, head_dim, head_taps]; [kv_heads] on normed k */     \
+    X(R_V_LATE, "v_late", ARCH_LINEAR)                                                                      \
+    X(R_CCA_CONV, "cca_conv", ARCH_VECTOR)                                                                  \
+    X(R_CCA_HEADS, "cca_heads", ARCH_VECTOR)                                                                \
+    X(R_K_SCALE, "k_scale", ARCH_VECTOR)                                                                    \
     X(R_O, "o", ARCH_LINEAR)                                                                                \
     X(R_DIST_K, "dist_k",                                                                                   \
       ARCH_MATRIX) /* keys and queries of R_DIST_EMBED, where not by R_K and R_Q */                         \
@@ -232,6 +241,13 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DOWN_NORM, "down_norm", ARCH_VECTOR) /* of what R_DOWN reads */                                     \
     X(R_DOWN, "down", ARCH_LINEAR)                                                                          \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                                      \
+    /* What R_ROUTER reads, where it is not h: gelu(2 gelu(1 norm(a))), a = in h + carry * the a \
+     * of the layer before */          \
+    X(R_ROUTER_IN, "router_in", ARCH_MATRIX)                                                                \
+    X(R_ROUTER_CARRY, "router_carry", ARCH_VECTOR)                                                          \
+    X(R_ROUTER_IN_NORM, "router_in_norm", ARCH_VECTOR)                                                      \
+    X(R_ROUTER_1, "router_1", ARCH_MATRIX)                                                                  \
+    X(R_ROUTER_2, "router_2", ARCH_MATRIX)                                                                  \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */              \
     X(R_EXPERTS_OF, "experts_of", ARCH_VECTOR)   /* [vocab, experts_used]: those of each token */           \
     X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                     \
@@ -285,7 +301,14 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MLP_NORM_UP, "mlp_norm_up", ARCH_MATRIX)                                                            \
     /* [hidden] each: x = a x + b y where a branch joins, b = sigmoid(gate / join_heat), a^2 = 1 - b^2 */   \
     X(R_ATTN_JOIN, "attn_join", ARCH_VECTOR)                                                                \
-    X(R_MLP_JOIN, "mlp_join", ARCH_VECTOR)
+    /* Of a row that has these: x = x_by (x + x_add) + join (y + y_add) */                                  \
+    X(R_ATTN_JOIN_Y_ADD, "attn_join_y_add", ARCH_VECTOR)                                                    \
+    X(R_ATTN_JOIN_X_BY, "attn_join_x_by", ARCH_VECTOR)                                                      \
+    X(R_ATTN_JOIN_X_ADD, "attn_join_x_add", ARCH_VECTOR)                                                    \
+    X(R_MLP_JOIN, "mlp_join", ARCH_VECTOR)                                                                  \
+    X(R_MLP_JOIN_Y_ADD, "mlp_join_y_add", ARCH_VECTOR)                                                      \
+    X(R_MLP_JOIN_X_BY, "mlp_join_x_by", ARCH_VECTOR)                                                        \
+    X(R_MLP_JOIN_X_ADD, "mlp_join_x_add", ARCH_VECTOR)
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -308,6 +331,11 @@ bool arch_mixer_from_text(arch_mixer *m, const char *text);
 bool arch_mixer_attends(arch_mixer m);
 bool arch_mixer_has_state(arch_mixer m);
 static inline bool arch_mixer_compresses(arch_mixer m) { return m == MIX_SPARSE || m == MIX_HEAVY; }
+/* Has it products of its own, R_MIX_..., that a scan or convolution goes along? */
+static inline bool arch_mixer_scans(arch_mixer m)
+{
+    return arch_mixer_has_state(m) && !arch_mixer_compresses(m) && m != MIX_CCA;
+}
 
 /* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, OWN and CONV
  * as the row's keys for own_bias and conv_bias, and where the config is silent, when the checkpoint has
@@ -349,10 +377,11 @@ typedef enum {
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
         8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
-    NAME_WHOLE = 16384,  /* a norm's weights without norm_offset */
-    NAME_IDS = 32768,    /* whole numbers */
-    NAME_BLOCKS = 65536, /* square matrices, [blocks, n, n], read as vectors */
-    NAME_BEFORE = 131072 /* a norm's weights multiply what it reads, not what it gives */
+    NAME_WHOLE = 16384,     /* a norm's weights without norm_offset */
+    NAME_IDS = 32768,       /* whole numbers */
+    NAME_BLOCKS = 65536,    /* square matrices, [blocks, n, n], read as vectors */
+    NAME_BEFORE = 131072,   /* a norm's weights multiply what it reads, not what it gives */
+    NAME_HEAD_TAPS = 262144 /* a convolution within heads, [channels, head_dim, head_taps] */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -405,6 +434,7 @@ typedef struct {
     bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
     bool norm_stays;     /* what a norm before a branch gives is x from there on; see join_x */
     arch_qk_norm qk_norm;
+    bool qk_unit; /* of these nothing is added to the mean square, but what a length of 0 needs */
     bool qk_norm_late;    /* after the rotation */
     bool o_norm_heads;    /* R_O_NORM is of each head, before the output is gated */
     bool qk_norm_rotated; /* only in layers that rotate */
@@ -451,6 +481,7 @@ typedef struct {
     bool corr_logits;  /* R_ROUTER_CORR is added to the logits, not to the scores made of them */
     bool corr_more;    /* ... has a second row, of experts that are not run */
     bool share_in;     /* an expert's share multiplies what it reads, not what it puts out */
+    bool skips;        /* a router's choice beyond the last expert: none */
     bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
     float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */
     bool group_zero;   /* the scores of other groups' experts are 0; else these are not chosen */
@@ -666,7 +697,8 @@ typedef struct arch_config {
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
     int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
-    int64_t mix_rank; /* MIX_SELECT, which has one head, as MIX_LRU: of what makes the time step */
+    int64_t head_taps; /* MIX_CCA: of the second convolution, within heads */
+    int64_t mix_rank;  /* MIX_SELECT, which has one head, as MIX_LRU: of what makes the time step */
     double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
     /* MIX_KDA: a decay is exp(-decay_span sigmoid(exp(a_log) (a + dt))); 0: as MIX_DELTA's */
     double decay_span;
@@ -676,6 +708,7 @@ typedef struct arch_config {
     int64_t latent;       /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale, shared_scale;  /* on the routed experts' sum, on the shared ones' */
+    int64_t route;                      /* numbers of what R_ROUTER reads; 0: h */
     double router_scale;                /* on the router's logits */
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
@@ -748,11 +781,23 @@ static inline int64_t arch_hyper_width(const arch_config *c)
     return c->w.hyper_apart ? 2 * c->hyper : (2 + c->hyper) * c->hyper;
 }
 /* What a router chooses among. */
-static inline int64_t arch_choices(const arch_config *c) { return c->experts + c->zero_experts; }
+static inline int64_t arch_choices(const arch_config *c)
+{
+    return c->experts ? c->experts + c->zero_experts + c->w.skips : 0;
+}
 /* Numbers of layers in names. */
 int64_t arch_numbered_layers(const arch_config *c);
 /* Of how many positions this layer makes one; 0: of none. */
 int64_t arch_compresses(const arch_config *c, int64_t layer);
+/* Channels of MIX_CCA's convolutions, and positions that they look back. */
+static inline int64_t arch_cca_channels(const arch_config *c)
+{
+    return (c->heads + c->kv_heads) * c->head_dim;
+}
+static inline int64_t arch_cca_back(const arch_config *c)
+{
+    return c->conv_taps + c->head_taps - 2;
+}
 /* Numbers of what R_Q_B reads. */
 static inline int64_t arch_q_width(const arch_config *c)
 {

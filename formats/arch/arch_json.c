@@ -87,6 +87,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("mix_value", mix_value, 0, MAX_WIDTH, 0)                \
     X("mix_rank", mix_rank, 0, MAX_WIDTH, 0)                  \
     X("conv_taps", conv_taps, 0, ARCH_MAX_TAPS, 0)            \
+    X("head_taps", head_taps, 0, ARCH_MAX_TAPS, 0)            \
+    X("route", route, 0, MAX_WIDTH, 0)                        \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
     X("zero_experts", zero_experts, 0, ARCH_MAX_EXPERTS, 0)   \

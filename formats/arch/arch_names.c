@@ -87,6 +87,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if ((a->flags & NAME_STATE) && !arch_mixer_has_state(c->layer[layer].mixer)) return false;
     if ((a->flags & NAME_ATTENDS) && !arch_mixer_attends(c->layer[layer].mixer)) return false;
     if (r >= R_LATENT_IN && r <= R_LATENT_NORM && !c->latent) return false;
+    if (r == R_ROUTER_CARRY && layer == 0) return false; /* there is no layer before */
     return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }
 
@@ -315,6 +316,7 @@ float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 double arch_norm_eps(const arch_config *c, arch_role r)
 {
     const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM || r == R_EXPERT_OUT_NORM;
+    if ((r == R_Q_NORM || r == R_K_NORM) && c->w.qk_unit) return 1e-16;
     if ((r == R_Q_A_NORM || r == R_KV_A_NORM) && !c->w.latent_eps) return ARCH_LATENT_EPS;
     return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
 }
@@ -359,6 +361,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                   m = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key,
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
+               cca = c->row->mixer == MIX_CCA,
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
                at_once = mamba || c->row->mixer == MIX_LIGHTNING,
                select = c->row->mixer == MIX_SELECT;
@@ -377,6 +380,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DIST_BIAS] = { c->dist_buckets, c->heads },
         [R_DIST_EMBED] = { arch_dist_rows(c), c->hidden },
         [R_DIST_NORM] = { 1, c->hidden },
+        [R_EMBED_BY] = { 1, c->hidden },
+        [R_EMBED_ADD] = { 1, c->hidden },
         [R_EMBED_NORM] = { 1, first },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },
         [R_PROJ_OUT] = { c->embed_dim, c->hidden },
@@ -403,7 +408,11 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_ATTN_NORM] = { 1, c->hidden },
         [R_Q] = { c->w.q_gated ? 2 * q : q, in },
         [R_K] = { k, in },
-        [R_V] = { v, in },
+        [R_V] = { cca ? v / 2 : v, in },
+        [R_V_LATE] = { v / 2, in },
+        [R_CCA_CONV] = { 1, arch_cca_channels(c) * c->conv_taps },
+        [R_CCA_HEADS] = { arch_cca_channels(c), c->head_dim * c->head_taps },
+        [R_K_SCALE] = { 1, c->kv_heads },
         [R_QKV] = { q + k + v, c->hidden },
         [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
         [R_O] = { c->hidden, arch_o_width(c) },
@@ -488,7 +497,12 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_XIELU_EPS] = { 1, 1 },
         [R_DOWN_NORM] = { 1, c->ffn },
         [R_DOWN] = { c->hidden, c->ffn },
-        [R_ROUTER] = { arch_choices(c), c->hidden },
+        [R_ROUTER] = { arch_choices(c), c->route ? c->route : c->hidden },
+        [R_ROUTER_IN] = { c->route, c->hidden },
+        [R_ROUTER_CARRY] = { 1, c->route },
+        [R_ROUTER_IN_NORM] = { 1, c->route },
+        [R_ROUTER_1] = { c->route, c->route },
+        [R_ROUTER_2] = { c->route, c->route },
         [R_ROUTER_CORR] = { c->w.corr_more ? 2 : 1, arch_choices(c) },
         [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
@@ -534,7 +548,13 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MLP_NORM_DOWN] = { c->norm_rank, c->hidden },
         [R_MLP_NORM_UP] = { c->hidden, c->norm_rank },
         [R_ATTN_JOIN] = { 1, c->hidden },
+        [R_ATTN_JOIN_Y_ADD] = { 1, c->hidden },
+        [R_ATTN_JOIN_X_BY] = { 1, c->hidden },
+        [R_ATTN_JOIN_X_ADD] = { 1, c->hidden },
         [R_MLP_JOIN] = { 1, c->hidden },
+        [R_MLP_JOIN_Y_ADD] = { 1, c->hidden },
+        [R_MLP_JOIN_X_BY] = { 1, c->hidden },
+        [R_MLP_JOIN_X_ADD] = { 1, c->hidden },
     };
     *N = shape[r].N;
     *K = shape[r].K;

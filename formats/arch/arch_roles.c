@@ -44,8 +44,9 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 
 bool arch_role_exact(arch_role r)
 {
-    return (r >= R_ATTN_NORM_DOWN && r <= R_MLP_NORM_UP) || r == R_ROUTER || r == R_SHARED_ROUTER ||
-           r == R_INDEX_W || r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
+    return (r >= R_ATTN_NORM_DOWN && r <= R_MLP_NORM_UP) || r == R_ROUTER || r == R_ROUTER_IN ||
+           r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER || r == R_INDEX_W ||
+           r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
            (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
@@ -106,7 +107,7 @@ bool arch_has_state(const arch_config *c)
 
 int64_t arch_mix_width(const arch_config *c, arch_mixer m)
 {
-    return m == MIX_CONV ? c->hidden : arch_mixer_has_state(m) ? c->mix_heads * c->mix_value : 0;
+    return m == MIX_CONV ? c->hidden : arch_mixer_scans(m) ? c->mix_heads * c->mix_value : 0;
 }
 
 int64_t arch_mix_decays(const arch_config *c)
@@ -128,5 +129,5 @@ int64_t arch_conv_channels(const arch_config *c, arch_mixer m)
 {
     const bool alone = m == MIX_CONV || m == MIX_SELECT || m == MIX_LRU; /* no keys */
     const int64_t keys = alone ? 0 : 2 * c->mix_groups * c->mix_key;
-    return arch_mixer_has_state(m) ? keys + arch_mix_width(c, m) : 0;
+    return arch_mixer_scans(m) ? keys + arch_mix_width(c, m) : 0;
 }

@@ -115,6 +115,10 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
         return find_checked(s, name, n, want, false, out, err);
     }
+    if ((a->flags & NAME_HEAD_TAPS) && bias) return find_checked(s, name, 1, &N, false, out, err);
+    if (a->flags & NAME_HEAD_TAPS)
+        return find_checked(s, name, 3, (const int64_t[]){ N, K / c->head_taps, c->head_taps },
+                            false, out, err);
     if (a->flags & NAME_BLOCKS)
         return find_checked(s, name, 3, (const int64_t[]){ N / K, K, K }, false, out, err);
     if (a->flags & NAME_4D)

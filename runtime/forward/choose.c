@@ -148,5 +148,6 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
         const float s = scores[r->chosen[i]];
         r->share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
         if (scale) r->share[i] *= scale[r->chosen[i]];
+        if (c->w.skips && r->chosen[i] == E - 1) r->chosen[i] = 0, r->share[i] = 0;
     }
 }

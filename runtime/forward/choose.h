@@ -13,8 +13,9 @@
 
 /* Buffers of one row; chosen and share are its result. */
 typedef struct {
-    float *scores; /* [experts]: logits in, scores out (with ROUTER_SPARSEMIXER still logits) */
-    float *choice; /* [experts] scratch */
+    float
+        *scores; /* [arch_choices]: logits in, scores out (with ROUTER_SPARSEMIXER still logits) */
+    float *choice;       /* [arch_choices] scratch */
     float *group_score;  /* [expert_groups] scratch */
     int32_t *group_best; /* [groups_used] scratch */
     int32_t *chosen;     /* [experts_used], rising */

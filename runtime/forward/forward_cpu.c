@@ -139,6 +139,8 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     if (c->w.qk_norm_late) rotate(r, q, k, layer, t);
     norm_heads(r, q, &l->vec[R_Q_NORM], H);
     norm_heads(r, k, &l->vec[R_K_NORM], G);
+    for (int64_t g = 0; g < G && l->vec[R_K_SCALE].w; g++)
+        k_scale(k + g * D, l->vec[R_K_SCALE].w[g], D);
     norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
     scale_q(r, q, layer, t);
@@ -491,6 +493,7 @@ static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
         for (int64_t i = 0; i < n * K && r->join->w; i++) {
             x[i] *= r->join->bias[i % K];
             y[i] *= r->join->w[i % K];
+            if (r->join->before) y[i] += r->join->before[i % K];
         }
         k_add(x, y, n * K);
     }
@@ -531,6 +534,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
     if (arch_shares_index(r->whole)) gather(r->index_keys, r->c->index_topk, rows, n);
+    gather(r->route, r->c->route, rows, n);
     gather(r->hyper, arch_hyper_width(r->c), rows, n);
     if (fwd_by_token(r->whole)) gather(r->ids, 1, rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);

@@ -109,6 +109,15 @@ static void project(const fwd_rows *r, const model *m)
     mm_run(&in, 1, r->e, r->c->embed_dim, r->R, r->acts, r->scratch, r->p);
 }
 
+static void affine_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_vector *v = arg;
+    const int64_t H = r->c->hidden;
+    float *x = r->x + row * H;
+    for (int64_t i = 0; i < n * H; i++)
+        x[i] = v->w[i % H] * x[i] + v->bias[i % H];
+}
+
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
 {
     const arch_config *c = r->c;
@@ -125,6 +134,7 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         mm_run(&out, 1, r->mtp_in, 2 * H, r->R, r->acts, r->scratch, r->p);
     }
     float *const first = first_rows(r);
+    if (m->embed_by.w) fwd_each(r, r->R, affine_chunk, &m->embed_by);
     if (m->embed_norm.w) r->ops->norm(r, first, first, &m->embed_norm, r->R, first_width(c));
     if (m->proj_in.present && c->w.proj_late) project(r, m);
     if (c->ple_dim && r->ple) fwd_ple_rows(r, m, ids); /* else a device makes them */

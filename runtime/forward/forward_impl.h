@@ -89,6 +89,7 @@ typedef struct {
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
     float *given, *mtp_in;
     bool given_own;
+    float *cca;             /* [R, fwd_cca_width]: scratch of a sequence at its first row */
     float *q, *a;           /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
     float *pairs;           /* [R, heads * v_dim]: that of differential attention, before a */
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
@@ -123,9 +124,10 @@ typedef struct {
     float *mix_out;          /* [R, heads * mix_value] or [R, hidden] */
     float *mix_beta, *decay; /* [R, mix_heads], [R, arch_mix_decays] */
     /* Experts; R * experts_used places, see forward_moe.c. */
-    float *scores, *choice;         /* [R, arch_choices] */
-    float *group_score;             /* [R, expert_groups] */
-    int32_t *group_best;            /* [R, groups_used] */
+    float *scores, *choice;   /* [R, arch_choices] */
+    float *route, *route_mid; /* [R, route] goes on to the next layer's router; [2, R, route] */
+    float *group_score;       /* [R, expert_groups] */
+    int32_t *group_best;      /* [R, groups_used] */
     int32_t *chosen, *place, *sent; /* [R, experts_used] */
     float *share;                   /* [R, experts_used] */
     float *expert_in, *expert_out;  /* [places, 2 * expert_ffn], [places, hidden] */
@@ -265,6 +267,10 @@ static inline int64_t fwd_head_gates(const arch_config *c)
 {
     return arch_name_of(c, R_HEAD_GATE) ? c->heads : 0;
 }
+static inline int64_t fwd_cca_width(const arch_config *c)
+{
+    return c->row->mixer == MIX_CCA ? (c->heads + 2 * c->kv_heads) * c->head_dim : 0;
+}
 static inline float fwd_softplus(float x) { return log1pf(expf(x)); }
 /* Of a row of r->mix_conv. */
 int64_t fwd_mix_channels(const arch_config *c);
@@ -308,6 +314,8 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
 void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
 /* That and the head: logits [n, ld], before fwd_finish_logits. */
 /* Differential attention (forward_diff.c): r->v of a row as the cache has it; a of n rows from *arg + row. */
+/* MIX_CCA (forward_cca.c): q, k and v of products, before their norms. */
+void fwd_cca(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
 void fwd_diff_values(const fwd_rows *r, int64_t t);
 void fwd_diff_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);

@@ -13,7 +13,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
-    if (arch_name_of(c, R_MIX_V)) n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
+    if (arch_name_of(c, R_MIX_V) || arch_name_of(c, R_V_LATE))
+        n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
     if (c->dist_far) n = max_size(n, fwd_heads_scratch(c, R, c->head_dim, threads));
@@ -131,6 +132,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
                     (c->w.q_gated ? 2 : 1) * c->heads * c->head_dim },
                   { R_K, r->k, c->kv_heads * c->head_dim },
                   { R_V, r->v, c->kv_heads * c->v_dim },
+                  { R_V_LATE, r->v + c->kv_heads * c->v_dim / 2, c->kv_heads * c->v_dim },
                   { R_ATTN_GATE, r->q_gate, fwd_gate_width(c) } };
     mm_out qkv[LQ_COUNT(parts)];
     arch_role roles[LQ_COUNT(parts)];
@@ -243,6 +245,7 @@ static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, c
         r->ops->mla(r, l);
     else
         run_qkv(r, l);
+    if (l->vec[R_CCA_CONV].w) fwd_cca(r, l, kv);
     if (l->dist_row) run_distances(r, l);
     pool_stage(r->p, STAGE_ROPE);
     if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);
@@ -270,7 +273,7 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
 static bool mixes(const fwd_rows *r, int64_t layer)
 {
     const arch_mixer m = r->c->layer[layer].mixer;
-    return arch_mixer_has_state(m) && !arch_mixer_compresses(m);
+    return arch_mixer_scans(m);
 }
 
 static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)

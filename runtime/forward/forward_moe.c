@@ -67,14 +67,47 @@ static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
     }
 }
 
+static void carry_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_layer *l = arg;
+    const int64_t W = r->c->route;
+    const float *by = l->vec[R_ROUTER_CARRY].w;
+    for (int64_t i = row * W; i < (row + n) * W; i++)
+        r->route[i] = by ? r->route[i] * by[i % W] : 0;
+}
+
+static void gelu_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t W = r->c->route;
+    k_act(*(float *const *)arg + row * W, n * W, (k_act_fn)ARCH_GELU);
+}
+
+/* What the router reads of h, where it has layers of its own. */
+static const float *enter_router(const fwd_rows *r, const model_layer *l)
+{
+    const int64_t W = r->c->route;
+    float *mid[] = { r->route_mid, r->route_mid + r->R * W };
+    const mm_out in = fwd_out(&l->lin[R_ROUTER_IN], r->route, W, true);
+    fwd_each(r, r->R, carry_chunk, l);
+    mm_run(&in, 1, r->h, r->c->hidden, r->R, MM_F32, r->scratch, r->p);
+    r->ops->norm(r, mid[0], r->route, &l->vec[R_ROUTER_IN_NORM], r->R, W);
+    for (int i = 0; i < 2; i++) {
+        const mm_out o = fwd_out(&l->lin[R_ROUTER_1 + i], mid[!i], W, false);
+        mm_run(&o, 1, mid[i], W, r->R, MM_F32, r->scratch, r->p);
+        fwd_each(r, r->R, gelu_chunk, &mid[!i]);
+    }
+    return mid[0];
+}
+
 /* Of rows x. Always in f32: a rounded logit may choose another expert. */
 static void run_router(const fwd_rows *r, const model_layer *l, const float *x)
 {
     const arch_config *c = r->c;
+    const int64_t W = c->route ? c->route : c->hidden;
+    if (c->route) x = enter_router(r, l);
     mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, arch_choices(c), false),
                       fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false) };
-    mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, x, c->hidden, r->R, MM_F32, r->scratch,
-           r->p);
+    mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, x, W, r->R, MM_F32, r->scratch, r->p);
     fwd_each(r, r->R, choose_rows, l);
 }
 

@@ -138,6 +138,7 @@ static int64_t beside_width(const arch_config *c)
     X(e, reads_apart(c) ? c->embed_dim : 0)                     \
     X(given, fwd_given_width(c))                                \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
+    X(cca, fwd_cca_width(c))                                    \
     X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \
     X(a, arch_o_width(c))                                       \
     X(pairs, c->w.diff ? c->heads * c->v_dim : 0)               \
@@ -160,6 +161,8 @@ static int64_t beside_width(const arch_config *c)
     X(beside, beside_width(c))                                  \
     X(scores, arch_choices(c))                                  \
     X(choice, arch_choices(c))                                  \
+    X(route, c->route)                                          \
+    X(route_mid, 2 * c->route)                                  \
     X(group_score, c->experts ? c->expert_groups : 0)           \
     X(group_best, c->experts ? c->groups_used : 0)              \
     X(chosen, c->experts_used)                                  \

@@ -89,8 +89,8 @@ static int64_t index_width(const arch_config *c)
 
 int64_t fwd_state(const arch_config *c)
 {
-    int64_t n =
-        c->hidden + fwd_ple_width(c) + fwd_streams_width(c) + index_width(c) + fwd_by_token(c);
+    int64_t n = c->hidden + c->route + fwd_ple_width(c) + fwd_streams_width(c) + index_width(c) +
+                fwd_by_token(c);
     for (int64_t i = 0; i < c->layers; i++)
         if (is_read(c, i)) n += kv_width(c, i);
     return n;
@@ -102,6 +102,8 @@ static void take_state(fwd_rows *r, int64_t layer, float *x)
 {
     const arch_config *c = r->whole;
     float *at = x + r->R * c->hidden;
+    if (c->route) r->route = at;
+    at += r->R * c->route;
     if (c->ple_dim) r->ple = at;
     at += r->R * fwd_ple_width(c);
     if (fwd_streams_width(c)) r->streams = at;

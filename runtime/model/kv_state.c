@@ -21,6 +21,8 @@ int64_t kv_state_floats(const arch_config *c, int64_t layer)
 {
     const arch_mixer m = c->layer[layer].mixer;
     if (!arch_mixer_has_state(m)) return 0;
+    if (m == MIX_CCA)
+        return padded(arch_cca_back(c) * arch_cca_channels(c) + c->kv_heads * c->v_dim / 2);
     if (m == MIX_HEAVY) return 3 * padded(c->head_dim);
     if (m == MIX_SPARSE) return 6 * (padded(c->head_dim) + padded(c->index_dim));
     const int64_t heads = m == MIX_CONV ? 0 : c->mix_heads;

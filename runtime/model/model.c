@@ -99,6 +99,22 @@ static lq_status make_join(model_vector *v, const model *m, lq_arena *a, lq_err 
     return LQ_OK;
 }
 
+/* A convolution within heads: [head, outputs, inputs, taps] to [head, taps, inputs, outputs]. */
+static lq_status turn_heads(const float **v, const model *m, lq_arena *a, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    const int64_t D = c->head_dim, T = c->head_taps, H = c->heads + c->kv_heads;
+    float *turned = lq_push(a, (size_t)(H * D * D * T) * sizeof *turned);
+    if (!turned) return model_no_memory(err, arch_role_text(R_CCA_HEADS));
+    for (int64_t h = 0; h < H; h++)
+        for (int64_t o = 0; o < D; o++)
+            for (int64_t i = 0; i < D; i++)
+                for (int64_t t = 0; t < T; t++)
+                    turned[((h * T + t) * D + i) * D + o] = (*v)[((h * D + o) * D + i) * T + t];
+    *v = turned;
+    return LQ_OK;
+}
+
 static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
 {
     const arch_config *c = m->cfg;
@@ -122,15 +138,45 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     v->eps = (float)arch_norm_eps_at(m->cfg, r, layer);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
-    if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
+    if (!s && v->w && ((r >= R_MIX_CONV && r <= R_MIX_CONV_V) || r == R_CCA_CONV))
+        s = turn_taps(&v->w, m, r, a, err);
+    if (!s && v->w && r == R_CCA_HEADS) s = turn_heads(&v->w, m, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
     if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_BEFORE)
         s = weigh_before(v, m, r, layer, a, err);
-    if (!s && v->w && (r == R_ATTN_JOIN || r == R_MLP_JOIN)) s = make_join(v, m, a, err);
+    if (!s && v->w && (r == R_ATTN_JOIN || r == R_MLP_JOIN) &&
+        !arch_name_of(m->cfg, R_ATTN_JOIN_X_BY))
+        s = make_join(v, m, a, err);
     if (!s && v->w && r == R_MIX_SPAN) s = make_spans(&v->w, m, a, err);
     if (!s && v->w && r == R_EXPERTS_OF) s = check_experts_of(m, layer, v->w, err);
     if (!s && m->part) part_vector(v, part_at(m->part, layer), r);
     return s;
+}
+
+/* by (x + add) as w x + bias. */
+static lq_status join_affine(model_vector *v, const float *by, const float *add, const model *m,
+                             lq_arena *a, lq_err *err)
+{
+    const int64_t n = m->cfg->hidden;
+    float *bias = lq_push(a, (size_t)n * sizeof *bias);
+    if (!bias) return model_no_memory(err, arch_role_text(R_ATTN_JOIN));
+    for (int64_t k = 0; k < n; k++)
+        bias[k] = by[k] * add[k];
+    *v = (model_vector){ .w = by, .bias = bias };
+    return LQ_OK;
+}
+
+/* x_by (x + x_add) + join (y + y_add), of r and the three roles behind it. */
+static lq_status join_sides(model_vector *v, arch_role r, const model *m, lq_arena *a, lq_err *err)
+{
+    const int64_t n = m->cfg->hidden;
+    float *sum = lq_push(a, (size_t)n * sizeof *sum);
+    if (!sum) return model_no_memory(err, arch_role_text(r));
+    const float *y = v[r].w, *y_add = v[r + 1].w, *x = v[r + 2].w, *x_add = v[r + 3].w;
+    for (int64_t k = 0; k < n; k++)
+        sum[k] = y[k] * y_add[k] + x[k] * x_add[k];
+    v[r] = (model_vector){ .w = y, .bias = x, .before = sum };
+    return LQ_OK;
 }
 
 /* Those of q, k and v as one convolution: [taps, channels]. */
@@ -266,6 +312,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
     if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
+    if (!s && l->vec[R_ATTN_JOIN_X_BY].w) s = join_sides(l->vec, R_ATTN_JOIN, m, a, err);
+    if (!s && l->vec[R_MLP_JOIN_X_BY].w) s = join_sides(l->vec, R_MLP_JOIN, m, a, err);
     if (!s && l->vec[R_DIFF_Q1].w) make_diff(l, layer, m->cfg->head_dim);
     if (!s && m->dist_embed) s = model_layer_distances(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1) s = load_hyper_end(l, m, a, p, err);
@@ -322,6 +370,10 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = model_load_distances(m, err);
     if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
+    model_vector by = { 0 }, add = { 0 };
+    if (!s) s = load_vector(&by, m, R_EMBED_BY, -1, a, err);
+    if (!s) s = load_vector(&add, m, R_EMBED_ADD, -1, a, err);
+    if (!s && by.w) s = join_affine(&m->embed_by, by.w, add.w, m, a, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
     if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);

@@ -20,7 +20,8 @@ typedef struct {
 } model_linear;
 
 /* A vector role: a norm's weights and bias, sinks, ...; NULL: none. Of a norm: what is added to its
- * weights, and to the mean square or variance. Of R_ATTN_JOIN and R_MLP_JOIN: w what y is times, bias what x is. */
+ * weights, and to the mean square or variance. Of R_ATTN_JOIN and R_MLP_JOIN: w what y is times, bias what x is, and before what is
+ * added; of R_EMBED_BY w and bias. */
 typedef struct {
     const float *w, *bias;
     const float *before; /* what the norm reads is times these; NULL: it is not */
@@ -76,7 +77,8 @@ typedef struct {
     const float *dist_bias; /* [heads][2 MODEL_DIST + 1] for attn_args, of layers; NULL: none */
     float *dist_embed;      /* [arch_dist_rows, hidden], normed; NULL: none */
     const int32_t
-        *dist_row; /* [2 dist_far + 1] its row of key - query, for attn_args; NULL: none */
+        *dist_row;         /* [2 dist_far + 1] its row of key - query, for attn_args; NULL: none */
+    model_vector embed_by; /* x = w x + bias */
     model_vector embed_norm, final_norm, head_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;

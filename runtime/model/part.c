@@ -70,6 +70,8 @@ static const char *not_yet(const arch_config *c)
            : c->w.shortcut                ? "experts whose output joins a layer later"
            : c->w.norm_stays              ? "a residual that is what norms give"
            : arch_name_of(c, R_ATTN_JOIN) ? "gates on the residual"
+           : c->row->mixer == MIX_CCA     ? "attention of convolved queries and keys"
+           : arch_name_of(c, R_ROUTER_IN) ? "a router of several layers"
            : c->w.o_norm_heads            ? "norms of what each head gives"
            : arch_name_of(c, R_EXPERT_OUT_NORM) ? "norms of what each expert gives"
            : c->w.head_rows_1                   ? "an output head of rows of length 1"

@@ -199,6 +199,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           "LLLALLLA", 8, 64, 8, 8, 64, 64, 1, 131072, 8, 2, 160, 0, 1e-5, 1e6, false },
         { "kimi_linear", "", "kKKKAKKK", 8, 192, 32, 32, 128, 128, 4, 1048576, 256, 8, 1024, 1024,
           1e-5, 0, false },
+        { "zaya", ",\"num_key_value_heads\":8", "CCCCCCCC", 8, 128, 0, 0, 0, 0, 2, 131072, 16, 1,
+          2048, 0, 1e-5, 5e6, true },
         { "recurrent_gemma", "", "llallall", 8, 64, 1, 1, 1, 512, 4, 8192, 0, 0, 0, 0, 1e-6, 10000,
           true },
         { "bailing_hybrid", "", "kkKKKAKK", 8, 192, 8, 8, 128, 128, 4, 262144, 512, 8, 768, 768,

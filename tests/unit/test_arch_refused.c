@@ -15,6 +15,7 @@
 #define M1 "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,0,1]"
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
 #define SPARK "{\"model_type\":\"muse_spark\"," BASE2
+#define ZAYA "{\"model_type\":\"zaya\"," BASE2
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
 TEST(a_wrong_config_is_refused_by_key)
@@ -176,6 +177,19 @@ TEST(a_wrong_config_is_refused_by_key)
           "qk_scale_factor: expected a number above 0" },
         { "Muse Spark whose gates are divided by 0", SPARK ",\"residual_gate_temperature\":0}",
           "residual_gate_temperature: expected a number" },
+        { "ZAYA with layers of another kind",
+          ZAYA ",\"layer_types\":[\"hybrid\",\"hybrid\",\"full_attention\",\"hybrid\"]}",
+          "layer_types: expected hybrid or hybrid_sliding" },
+        { "ZAYA with windows of no size",
+          ZAYA ",\"layer_types\":[\"hybrid\",\"hybrid\",\"hybrid_sliding\",\"hybrid\"]}",
+          "sliding_window: expected a number" },
+        { "ZAYA with kinds of some layers", ZAYA ",\"layer_types\":[\"hybrid\"]}", "layer_types" },
+        { "ZAYA with a convolution of no taps", ZAYA ",\"cca_time1\":0}", "head_taps" },
+        { "ZAYA with a convolution of many taps", ZAYA ",\"cca_time0\":9}", "conv_taps" },
+        { "ZAYA with biases", ZAYA ",\"attention_bias\":true}", "attention_bias" },
+        { "ZAYA with two experts to a token", ZAYA ",\"num_experts_per_tok\":2}",
+          "experts_used: expected 1" },
+        { "ZAYA whose router reads nothing", ZAYA ",\"router_hidden_size\":0}", "route:" },
         { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
           "sliding_window: expected null" },
         { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },

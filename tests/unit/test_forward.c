@@ -359,38 +359,17 @@ static int64_t widest(const arch_config *c)
 /* The roles whose inputs a layer shows, in order. */
 static int expected_taps(const model_layer *l, arch_role *out)
 {
-    static const arch_role order[] = { R_QKV,
-                                       R_Q,
-                                       R_K,
-                                       R_V,
-                                       R_ATTN_GATE,
-                                       R_Q_A,
-                                       R_KV_A,
-                                       R_HEAD_GATE,
-                                       R_KV_B,
-                                       R_Q_B,
-                                       R_MIX_IN,
-                                       R_MIX_Q,
-                                       R_MIX_K,
-                                       R_MIX_V,
-                                       R_MIX_GATE,
-                                       R_MIX_GATE_DOWN,
-                                       R_MIX_BA,
-                                       R_MIX_B,
-                                       R_MIX_A,
-                                       R_MIX_A_DOWN,
-                                       R_O_A,
-                                       R_O,
-                                       R_MIX_OUT,
-                                       R_GATE,
-                                       R_UP,
-                                       R_GATE_UP,
-                                       R_DOWN,
-                                       R_ROUTER,
-                                       R_SHARED_GATE,
-                                       R_SHARED_UP,
-                                       R_SHARED_GATE_UP,
-                                       R_SHARED_DOWN };
+    static const arch_role order[] = {
+        R_QKV,           R_Q,           R_K,         R_V,
+        R_V_LATE,        R_ATTN_GATE,   R_Q_A,       R_KV_A,
+        R_HEAD_GATE,     R_KV_B,        R_Q_B,       R_MIX_IN,
+        R_MIX_Q,         R_MIX_K,       R_MIX_V,     R_MIX_GATE,
+        R_MIX_GATE_DOWN, R_MIX_BA,      R_MIX_B,     R_MIX_A,
+        R_MIX_A_DOWN,    R_O_A,         R_O,         R_MIX_OUT,
+        R_GATE,          R_UP,          R_GATE_UP,   R_DOWN,
+        R_ROUTER,        R_SHARED_GATE, R_SHARED_UP, R_SHARED_GATE_UP,
+        R_SHARED_DOWN
+    };
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(order); i++)
         if (l->lin[order[i]].present) out[n++] = order[i];

@@ -79,6 +79,9 @@ MODELS = {
                                 full_attn_beta_factor=0.8, linear_attn_beta_factor=1.2, mlp_beta_factor=0.9)),
     # As MiniMax has Text-01 and M1: minimax_words
     "minimax-m1": ("MiniMax", dict(MINIMAX, layer_types=["linear_attention", "linear_attention", "full_attention"])),
+    "zaya": ("Zaya", dict(SIZES, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=3, moe_intermediate_size=8,
+                          router_hidden_size=6, cca_time0=3, cca_time1=2, sliding_window=5, tie_word_embeddings=True,
+                          layer_types=["hybrid", "hybrid_sliding"])),
     "granite-h": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=0)),
     "granite-h-moe": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=4, num_experts_per_tok=2,
                                                intermediate_size=8, shared_intermediate_size=16)),
@@ -86,7 +89,7 @@ MODELS = {
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
 LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24,
-           "minimax": 24, "minimax-m1": 24}  # others: 32
+           "minimax": 24, "minimax-m1": 24, "zaya": 24}  # others: 32
 ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "RecurrentGemma")
 
 
@@ -112,6 +115,8 @@ def fill(model, g):
     for name, b in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             b.copy_((torch.randn(b.shape, generator=g) * 0.8).bfloat16().float())
+        if name.endswith("balancing_biases"):  # so that some rows choose no expert
+            b.copy_((torch.randn(b.shape, generator=g) * 0.1).bfloat16().float())
 
 
 def published_names(path):
