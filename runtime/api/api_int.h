@@ -172,6 +172,7 @@ void api_post_embeddings(void *a, http_req *r);
 void api_post_rerank(void *a, http_req *r);   /* Jina's */
 void api_post_embed_v1(void *a, http_req *r); /* Cohere's, as the next */
 void api_post_embed_v2(void *a, http_req *r);
+void api_post_chat_v2(void *a, http_req *r);
 void api_post_rerank_v2(void *a, http_req *r); /* Cohere's */
 void api_post_score(void *a, http_req *r);     /* vLLM's, as the next: */
 void api_post_classify(void *a, http_req *r);

@@ -55,6 +55,8 @@ static const http_route routes[] = {
     { "DELETE", "/v1/responses/*", api_delete_response, HTTP_USER, "forget it", NULL },
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },
+    { "POST", "/v2/chat", api_post_chat_v2, HTTP_USER,
+      "answer a conversation, as Cohere's clients ask", NULL },
     { "POST", "/v2/embed", api_post_embed_v2, HTTP_USER,
       "texts to vectors, as Cohere's clients ask", NULL },
     { "POST", "/v1/embed", api_post_embed_v1, HTTP_USER, "likewise, as its older ones do", NULL },

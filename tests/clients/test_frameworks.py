@@ -185,6 +185,27 @@ def reranker(llmq, tmp_path):
         yield s
 
 
+COHERE_CHAT = """
+import cohere, json, sys
+c = cohere.ClientV2(api_key="x", base_url=sys.argv[1])
+tool = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}}}
+ask = lambda text, **more: {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0, **more}
+text = c.chat(**ask("[abc]"))
+calls = c.chat(**ask("[one call]", tools=[tool]))
+pieces = list(c.chat_stream(**ask("[abc]")))
+deltas = "".join(e.delta.message.content.text for e in pieces if e.type == "content-delta")
+made = [e.delta.message.tool_calls.function.name for e in c.chat_stream(**ask("[one call]", tools=[tool])) if e.type == "tool-call-start"]
+print(json.dumps({"same": deltas == text.message.content[0].text, "finish": [text.finish_reason, calls.finish_reason, pieces[-1].delta.finish_reason],
+                  "calls": [t.function.name for t in calls.message.tool_calls], "made": made}))
+"""
+
+
+def test_cohere_chats(scripted, package_client):
+    assert package_client("cohere", COHERE_CHAT, scripted.url) == {
+        "same": True, "finish": ["COMPLETE", "TOOL_CALL", "COMPLETE"], "calls": ["weather"], "made": ["weather"]}
+
+
 def test_cohere_embeds(scripted, package_client):
     assert package_client("cohere", COHERE_EMBED, scripted.url) == {"n": [2, 2], "same": True, "bits": True}
 
