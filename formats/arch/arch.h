@@ -377,11 +377,12 @@ typedef enum {
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
         8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
-    NAME_WHOLE = 16384,     /* a norm's weights without norm_offset */
-    NAME_IDS = 32768,       /* whole numbers */
-    NAME_BLOCKS = 65536,    /* square matrices, [blocks, n, n], read as vectors */
-    NAME_BEFORE = 131072,   /* a norm's weights multiply what it reads, not what it gives */
-    NAME_HEAD_TAPS = 262144 /* a convolution within heads, [channels, head_dim, head_taps] */
+    NAME_WHOLE = 16384,      /* a norm's weights without norm_offset */
+    NAME_IDS = 32768,        /* whole numbers */
+    NAME_BLOCKS = 65536,     /* square matrices, [blocks, n, n], read as vectors */
+    NAME_BEFORE = 131072,    /* a norm's weights multiply what it reads, not what it gives */
+    NAME_HEAD_TAPS = 262144, /* a convolution within heads, [channels, head_dim, head_taps] */
+    NAME_BIAS_BARE = 524288  /* its bias is the name + "_bias" */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.

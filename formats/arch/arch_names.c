@@ -95,6 +95,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 static const char *suffix(const arch_name *a, bool bias)
 {
     if (a->flags & NAME_BARE) return bias ? "_bias" : "";
+    if (bias && (a->flags & NAME_BIAS_BARE)) return "_bias";
     return bias ? ".bias" : ".weight";
 }
 

@@ -24,6 +24,9 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "a Japanese NeoX whose MLP is no multiple",
+          "{\"model_type\":\"gpt_neox_japanese\"," BASE ",\"intermediate_multiple_size\":2.5}",
+          "intermediate_multiple_size: expected a positive integer" },
         { "ERNIE VL with one width of experts", ERNIE_VL ",\"moe_intermediate_size\":8}",
           "moe_intermediate_size: expected two widths" },
         { "ERNIE VL whose positions are other parts",

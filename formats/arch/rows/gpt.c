@@ -1,4 +1,6 @@
-/* formats/arch/rows/gpt.c - the GPT family: the first GPT, GPT-2 to NeoX, BLOOM, Falcon, MPT, OPT, XGLM, BioGPT. */
+/* formats/arch/rows/gpt.c - the GPT family: the first GPT, GPT-2 to NeoX, BLOOM, Falcon, MPT, OPT, XGLM, BioGPT,
+ * the Japanese NeoX. */
+#include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
@@ -46,6 +48,15 @@ static lq_status mpt_qk_norm(arch_config *c, const char *key, const cJSON *v, lq
 {
     if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
     if (cJSON_IsTrue(v)) c->w.qk_norm = QK_NORM_ALL;
+    return LQ_OK;
+}
+
+static lq_status times_hidden(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    int64_t n = 4;
+    if (v && !js_whole(v, 1, ARCH_MAX_WIDTH / c->hidden, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer", key);
+    c->ffn = n * c->hidden;
     return LQ_OK;
 }
 
@@ -161,6 +172,18 @@ static const arch_name gpt_neox_names[] = {
     { R_DOWN, LAYER "mlp.dense_4h_to_h", 0, BIAS_YES },
     END,
 };
+/* Attention's output has a bias in the last layer. */
+static const arch_name gpt_neox_japanese_names[] = {
+    { R_EMBED, "@embed_in", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layer_norm", 0, BIAS_YES },
+    { R_HEAD, "embed_out", 0, BIAS_NO },
+    PRE_NORMS(BIAS_YES),
+    { R_QKV, LAYER "attention.query_key_value", 0, BIAS_NO },
+    { R_O, LAYER "attention.dense", NAME_BIAS_BARE, BIAS_ANY },
+    { R_UP, LAYER "mlp.dense_h_to_4h", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.dense_4h_to_h", 0, BIAS_NO },
+    END,
+};
 /* BLOOM and Falcon */
 #define FUSED_HEADS(attn_bias, mlp_bias) \
     { R_EMBED, "@word_embeddings", 0, BIAS_NO }, \
@@ -256,6 +279,10 @@ static const arch_key gpt_neox_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
+static const arch_key gpt_neox_japanese_keys[] = {
+    { "intermediate_multiple_size", KEY_FN, 0, NONE, times_hidden },
+    NO_KEY,
+};
 #define FALCON_KEYS BIASES("bias", 0), { "alibi", KEY_FN, 0, NONE, falcon_alibi }
 static const arch_key falcon_keys[] = {
     FALCON_KEYS,
@@ -341,6 +368,10 @@ const arch_row arch_rows_gpt[] = {
     { "GPTNeoXForCausalLM", "gpt_neox", .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true },
       .prefix = "gpt_neox.", .names = gpt_neox_names, .keys = gpt_neox_keys, GELU, .def_eps = 1e-5,
       .def_partial = 0.25 },
+    { "GPTNeoXJapaneseForCausalLM", "gpt_neox_japanese",
+      .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true }, .prefix = "gpt_neox_japanese.",
+      .names = gpt_neox_japanese_names, .keys = gpt_neox_japanese_keys, GELU, .def_ffn = 4,
+      .def_eps = 1e-5, .def_tied = true },
     { "BloomForCausalLM", "bloom", .w = { GPT, .pos = POS_ALIBI, .qkv_grouped = true }, TRANSFORMER,
       .names = bloom_names, GELU_TANH, .fixed_act = true, .def_ffn = 4, .def_eps = 1e-5,
       .def_tied = true },

@@ -39,6 +39,9 @@ MODELS = {
                                         norm_bias=False, tie_word_embeddings=False)),
     "diffllama": ("DiffLlama", dict(LLAMA, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=4,
                                     intermediate_size=16)),
+    "gpt-neox-japanese": ("GPTNeoXJapanese", dict(
+        {k: v for k, v in LLAMA.items() if k != "intermediate_size"}, num_hidden_layers=3, intermediate_multiple_size=1,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
     "mamba": ("Mamba", MAMBA),
     "falcon-mamba": ("FalconMamba", dict(MAMBA, tie_word_embeddings=False)),
     "bamba": ("Bamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
