@@ -43,6 +43,8 @@ TEST(a_wrong_config_is_refused_by_key)
         { "LongCat with experts that give nothing", LONGCAT ",\"zero_expert_type\":\"drop\"}",
           "zero_expert_type: expected identity" },
         { "LongCat with a bias of its router", LONGCAT ",\"router_bias\":true}", "router_bias" },
+        { "LongCat with a router in another type", LONGCAT ",\"router_dtype\":\"bfloat16\"}",
+          "router_dtype: expected float32" },
         { "LongCat whose queries are not scaled", LONGCAT ",\"mla_scale_q_lora\":false}",
           "mla_scale_q_lora: expected true" },
         { "LongCat whose queries have no rank", LONGCAT ",\"q_lora_rank\":0}", "q_lora_rank" },

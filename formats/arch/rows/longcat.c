@@ -32,6 +32,13 @@ static lq_status zero_kind(arch_config *c, const char *key, const cJSON *v, lq_e
     return arch_key_must(key, v, "identity", err);
 }
 
+/* As it is here. */
+static lq_status router_type(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "float32", err);
+}
+
 static lq_status attention_kind(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     (void)c;
@@ -94,6 +101,7 @@ static const arch_key longcat_keys[] = {
     { "routed_scaling_factor", KEY_REAL, AT(expert_scale), 6, NULL },
     { "zero_expert_type", KEY_FN, 0, NONE, zero_kind },
     { "attention_method", KEY_FN, 0, NONE, attention_kind },
+    { "router_dtype", KEY_FN, 0, NONE, router_type },
     MUST("router_bias", 0),
     MUST("mla_scale_q_lora", 1),
     MUST("mla_scale_kv_lora", 1),
