@@ -89,13 +89,14 @@ typedef struct {
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
     float *given, *mtp_in;
     bool given_own;
-    float *cca;             /* [R, fwd_cca_width]: scratch of a sequence at its first row */
-    float *q, *a;           /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
-    float *pairs;           /* [R, heads * v_dim]: that of differential attention, before a */
-    float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
-    float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
-    float *qkv;             /* [R, q + k + v]: output of R_QKV */
-    float *mlp;             /* [R, fwd_mlp_width]: gate next to up, or up alone */
+    float *cca,
+        *cca_out;   /* MIX_CCA: [R, channels * head_taps] what R_CCA_HEADS reads, [R, channels] */
+    float *q, *a;   /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
+    float *pairs;   /* [R, heads * v_dim]: that of differential attention, before a */
+    float *k, *v;   /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
+    float *squares; /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
+    float *qkv;     /* [R, q + k + v]: output of R_QKV */
+    float *mlp;     /* [R, fwd_mlp_width]: gate next to up, or up alone */
     float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
     float *ple_in;          /* [R, ple_dim] */
     float *streams, *first; /* [R, fwd_streams_width] beside x; AltUp: [R, hidden]: x before */
@@ -269,7 +270,7 @@ static inline int64_t fwd_head_gates(const arch_config *c)
 }
 static inline int64_t fwd_cca_width(const arch_config *c)
 {
-    return c->row->mixer == MIX_CCA ? (c->heads + 2 * c->kv_heads) * c->head_dim : 0;
+    return c->row->mixer == MIX_CCA ? arch_cca_channels(c) : 0;
 }
 static inline float fwd_softplus(float x) { return log1pf(expf(x)); }
 /* Of a row of r->mix_conv. */
@@ -374,9 +375,9 @@ bool fwd_by_token(const arch_config *c);
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 void fwd_run_values(const fwd_rows *r);
 /* y of each head = w[head] x of it, all in f32; y_head, x_head: from head to head. */
-void fwd_head_products(const fwd_rows *r, const mm_weight *w, float *y, int64_t ldy, int64_t y_head,
-                       const float *x, int64_t ldx, int64_t x_head);
-size_t fwd_heads_scratch(const arch_config *c, int64_t R, int64_t K, int threads);
+void fwd_head_products(const fwd_rows *r, const mm_weight *w, int64_t heads, float *y, int64_t ldy,
+                       int64_t y_head, const float *x, int64_t ldx, int64_t x_head);
+size_t fwd_heads_scratch(int64_t heads, int64_t R, int64_t K, int threads);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 /* Each head of a position's q times slope log(pos + 1) + base. */
 void fwd_grow_heads(float *q, int64_t H, int64_t D, int64_t pos, const model_vector *slope,

@@ -17,7 +17,10 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
         n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
-    if (c->dist_far) n = max_size(n, fwd_heads_scratch(c, R, c->head_dim, threads));
+    if (c->dist_far) n = max_size(n, fwd_heads_scratch(c->heads, R, c->head_dim, threads));
+    if (c->head_taps)
+        n = max_size(
+            n, fwd_heads_scratch(c->heads + c->kv_heads, R, c->head_dim * c->head_taps, threads));
     n = max_size(n, fwd_index_scratch(c, threads));
     n = max_size(n, fwd_one_scratch(c, R, threads));
     n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 1, threads));
@@ -234,8 +237,8 @@ static void run_distances(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t n = arch_dist_rows(c), D = c->head_dim, ld = c->heads * n, ldx = c->heads * D;
-    if (l->dist_k) fwd_head_products(r, l->dist_k, r->dist_q, ld, n, r->q, ldx, D);
-    if (l->dist_q) fwd_head_products(r, l->dist_q, r->dist_k, ld, n, r->k, ldx, D);
+    if (l->dist_k) fwd_head_products(r, l->dist_k, c->heads, r->dist_q, ld, n, r->q, ldx, D);
+    if (l->dist_q) fwd_head_products(r, l->dist_q, c->heads, r->dist_k, ld, n, r->k, ldx, D);
 }
 
 /* h to heads. */

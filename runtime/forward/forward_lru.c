@@ -28,12 +28,6 @@ static void block_lanes(float *y, const float *x, const float *w, const float *b
     memcpy(y + j, sum, (size_t)lanes * sizeof *sum);
 }
 
-void fwd_block_row(float *y, const float *x, const float *w, const float *bias, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += LANES)
-        block_lanes(y, x, w, bias, n, j);
-}
-
 /* A gate's sums of n rows, [T, channels]: the weights of LANES outputs serve all of them. */
 static void run_gate(const fwd_rows *r, float *y, const float *w, const float *bias, int64_t row,
                      int64_t n)

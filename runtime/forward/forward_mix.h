@@ -68,7 +68,5 @@ static inline void mix_to_sigmoids(float *x, float scale, int64_t n)
 /* Rows of MIX_LRU behind its convolution: x of r->mix, and r->decay, as the recurrence takes them; r->mix_out is
  * scratch. */
 void fwd_lru_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);
-/* y [n] = bias + x w, w [n inputs, n outputs]; y may be bias. */
-void fwd_block_row(float *y, const float *x, const float *w, const float *bias, int64_t n);
 
 #endif

@@ -18,9 +18,9 @@
 
 enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scratch */
 
-size_t fwd_heads_scratch(const arch_config *c, int64_t R, int64_t K, int threads)
+size_t fwd_heads_scratch(int64_t heads, int64_t R, int64_t K, int threads)
 {
-    const int64_t n = c->heads < HEADS_AT_ONCE ? c->heads : HEADS_AT_ONCE;
+    const int64_t n = heads < HEADS_AT_ONCE ? heads : HEADS_AT_ONCE;
     return mm_scratch_bytes(n * R, K, (int)n, threads);
 }
 
@@ -76,14 +76,14 @@ static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
     }
 }
 
-void fwd_head_products(const fwd_rows *r, const mm_weight *w, float *y, int64_t ldy, int64_t y_head,
-                       const float *x, int64_t ldx, int64_t x_head)
+void fwd_head_products(const fwd_rows *r, const mm_weight *w, int64_t heads, float *y, int64_t ldy,
+                       int64_t y_head, const float *x, int64_t ldx, int64_t x_head)
 {
-    for (int64_t h = 0; h < r->c->heads; h += HEADS_AT_ONCE) {
+    for (int64_t h = 0; h < heads; h += HEADS_AT_ONCE) {
         mm_out outs[HEADS_AT_ONCE];
         mm_job jobs[HEADS_AT_ONCE];
         int n = 0;
-        for (; n < HEADS_AT_ONCE && h + n < r->c->heads; n++) {
+        for (; n < HEADS_AT_ONCE && h + n < heads; n++) {
             outs[n] = (mm_out){ .w = &w[h + n], .y = y + (h + n) * y_head, .ldy = ldy };
             jobs[n] = (mm_job){ x + (h + n) * x_head, ldx, r->R, NULL, &outs[n], 1 };
         }
@@ -140,7 +140,7 @@ void fwd_run_values(const fwd_rows *r)
         return;
     }
     const int64_t H = r->c->heads, V = r->c->v_dim, L = kv_latent_width(r->c);
-    fwd_head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
+    fwd_head_products(r, r->absorbed->v, H, r->a, H * V, V, r->latent, H * L, L);
     if (fwd_head_gates(r->c)) fwd_each(r, r->R, gate_heads, NULL);
     if (r->layer->lin[R_ATTN_GATE].present) fwd_each(r, r->R, gate_outputs, NULL);
     if (r->c->w.q_gated) fwd_each(r, r->R, gate_rows, NULL);
@@ -185,5 +185,5 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     }
     if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
     fwd_each(r, r->R, rotate_rows, l);
-    fwd_head_products(r, r->absorbed->k, r->latent, H * L, L, r->q, q, D);
+    fwd_head_products(r, r->absorbed->k, H, r->latent, H * L, L, r->q, q, D);
 }

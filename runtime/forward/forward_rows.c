@@ -138,7 +138,8 @@ static int64_t beside_width(const arch_config *c)
     X(e, reads_apart(c) ? c->embed_dim : 0)                     \
     X(given, fwd_given_width(c))                                \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
-    X(cca, fwd_cca_width(c))                                    \
+    X(cca, fwd_cca_width(c) * c->head_taps)                     \
+    X(cca_out, fwd_cca_width(c))                                \
     X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \
     X(a, arch_o_width(c))                                       \
     X(pairs, c->w.diff ? c->heads * c->v_dim : 0)               \

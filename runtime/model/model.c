@@ -99,20 +99,28 @@ static lq_status make_join(model_vector *v, const model *m, lq_arena *a, lq_err 
     return LQ_OK;
 }
 
-/* A convolution within heads: [head, outputs, inputs, taps] to [head, taps, inputs, outputs]. */
-static lq_status turn_heads(const float **v, const model *m, lq_arena *a, lq_err *err)
+/* A convolution within heads, [outputs, inputs, taps] of each, as a product of the positions' inputs side by side. */
+static lq_status load_head_taps(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
+                                lq_err *err)
 {
     const arch_config *c = m->cfg;
     const int64_t D = c->head_dim, T = c->head_taps, H = c->heads + c->kv_heads;
-    float *turned = lq_push(a, (size_t)(H * D * D * T) * sizeof *turned);
-    if (!turned) return model_no_memory(err, arch_role_text(R_CCA_HEADS));
-    for (int64_t h = 0; h < H; h++)
+    const float *w;
+    lq_arena tmp = { 0 };
+    lq_status s = src_vector(m->src, R_CCA_HEADS, layer, -1, false, &w, &tmp, err);
+    if (!s) s = src_vector(m->src, R_CCA_HEADS, layer, -1, true, &l->vec[R_CCA_HEADS].bias, a, err);
+    float *part = s ? NULL : lq_push(&tmp, (size_t)(D * T * D) * sizeof *part);
+    l->cca = s ? NULL : lq_push(a, (size_t)H * sizeof *l->cca);
+    if (!s && (!part || !l->cca)) s = model_no_memory(err, arch_role_text(R_CCA_HEADS));
+    for (int64_t h = 0; h < H && !s; h++, w += D * D * T) {
         for (int64_t o = 0; o < D; o++)
-            for (int64_t i = 0; i < D; i++)
-                for (int64_t t = 0; t < T; t++)
-                    turned[((h * T + t) * D + i) * D + o] = (*v)[((h * D + o) * D + i) * T + t];
-    *v = turned;
-    return LQ_OK;
+            src_transpose(part + o * T * D, w + o * D * T, T, D, sizeof *part);
+        qt_tensor t = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = D, .K = T * D };
+        t.plane[QT_CODES] = (qt_span){ (uint8_t *)part, (size_t)(D * T * D) * sizeof *part };
+        s = mm_pack(&l->cca[h], &t, a, p, err);
+    }
+    lq_arena_free(&tmp);
+    return s;
 }
 
 static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
@@ -140,7 +148,6 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && ((r >= R_MIX_CONV && r <= R_MIX_CONV_V) || r == R_CCA_CONV))
         s = turn_taps(&v->w, m, r, a, err);
-    if (!s && v->w && r == R_CCA_HEADS) s = turn_heads(&v->w, m, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
     if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_BEFORE)
         s = weigh_before(v, m, r, layer, a, err);
@@ -304,7 +311,9 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
     l->dist_row = m->dist_row;
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         if (!arch_has(m->cfg, r, layer)) continue;
-        if (arch_role_kind(r) == ARCH_VECTOR)
+        if (r == R_CCA_HEADS)
+            s = load_head_taps(l, m, layer, a, p, err);
+        else if (arch_role_kind(r) == ARCH_VECTOR)
             s = load_vector(&l->vec[r], m, r, layer, a, err);
         else if (arch_role_per_expert(r))
             s = load_experts(l, m, r, layer, a, p, err);

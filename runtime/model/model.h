@@ -47,6 +47,8 @@ typedef struct {
     const int32_t *dist_row;                   /* likewise */
     float diff,
         diff_start; /* what the second of a pair of heads counts, taken off; without R_DIFF_* */
+    mm_weight *
+        cca; /* [heads + kv_heads] R_CCA_HEADS: of each head [head_dim, head_taps * head_dim]; else NULL */
     mm_weight *dist_k,
         *dist_q; /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
     model_linear *stream_out;                 /* [streams - 1] of the last layer, or NULL */
