@@ -33,6 +33,8 @@ TEST(a_wrong_config_is_refused_by_key)
           ERNIE_VL ",\"rope_parameters\":{\"rope_theta\":1e4,\"rope_type\":\"default\","
                    "\"mrope_section\":[3,2,3]}}",
           "mrope_section: expected three parts" },
+        { "ERNIE VL whose shares are divided by more than their sum",
+          ERNIE_VL ",\"moe_norm_min\":0.5}", "moe_norm_min: expected a number" },
         { "ERNIE VL with biases", ERNIE_VL ",\"use_bias\":true}", "use_bias" },
         { "LongCat with layers that are no pairs", LONGCAT ",\"num_layers\":3}",
           "num_hidden_layers: expected twice num_layers" },

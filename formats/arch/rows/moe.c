@@ -745,11 +745,18 @@ static const arch_key exaone_moe_keys[] = {
     { "topk_method", KEY_FN, 0, NONE, arch_key_noaux_tc },
     NO_KEY,
 };
+/* What shares are at least divided by: less than any sum of the best of ARCH_MAX_EXPERTS. */
+static lq_status least_sum(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (!v || (cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble <= 1e-6)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected a number 0..1e-6", key);
+}
 static const arch_key ernie_moe_keys[] = {
     MUST("use_bias", 0),
     EXPERT_COUNTS("moe_num_experts", 64, 6),
     EXPERT_FFN(1536),
-    { "moe_norm_min", KEY_KNOWN, 0, NONE, NULL }, /* less than any sum of the best shares */
+    { "moe_norm_min", KEY_FN, 0, NONE, least_sum },
     /* of training: */
     { "moe_capacity", KEY_KNOWN, 0, NONE, NULL },
     { "moe_gate", KEY_KNOWN, 0, NONE, NULL },
@@ -762,7 +769,7 @@ static const arch_key ernie_vl_keys[] = {
     MUST("use_bias", 0),
     EXPERT_COUNTS("moe_num_experts", 64, 6),
     EXPERT_FFN(1536),
-    { "moe_norm_min", KEY_KNOWN, 0, NONE, NULL },
+    { "moe_norm_min", KEY_FN, 0, NONE, least_sum },
     NO_KEY,
 };
 /* "moe_intermediate_size": of text's experts, of images'. */
