@@ -541,14 +541,18 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.on = true;
         pl->gpu.layers = n;
         pl->gpu.weights = model_size_on(&z, n);
-        pl->gpu.state = kv_state_bytes_on(c, c->layers - n);
+        pl->gpu.state = kv_state_bytes_on(c, c->layers - n, ranks);
         pl->gpu.kv_moved = pl->kv_per_token / (size_t)c->layers * (size_t)n;
-        const arch_config own = rank_config(c, ranks);
-        pl->gpu.kv_per_token =
-            kv_token_bytes(&own, opt_kv(&o->model)) / (size_t)c->layers * (size_t)n;
+        lq_arena a = { 0 };
+        arch_config own;
+        s = rank_config(&own, c, ranks, &a, err);
+        if (!s)
+            pl->gpu.kv_per_token =
+                kv_token_bytes(&own, opt_kv(&o->model)) / (size_t)c->layers * (size_t)n;
+        lq_arena_free(&a);
         pl->gpu.ranks = ranks;
         pl->gpu.scratch = n ? share.more : 0;
-        s = foot_weigh_last(&pl->gpu.last, from, scheme, n, ranks, err);
+        if (!s) s = foot_weigh_last(&pl->gpu.last, from, scheme, n, ranks, err);
         if (!s) s = foot_weigh_last(&here, from, scheme, n, 1, err);
         if (!s) pl->gpu.moved = here.weights_bytes + (n == c->layers ? z.embed : 0);
     }

@@ -110,11 +110,9 @@ static size_t share(const side *s, size_t need, size_t one, bool seek)
 static void divide(side *host, side *on, const arch_config *c, int64_t first, int ranks,
                    int block_size, kv_types d)
 {
-    arch_config own = *c; /* of each device */
-    own.kv_heads /= ranks;
     for (int64_t i = 0; i < c->layers; i++)
         *(i < first ? &host->block : &on->block) +=
-            kv_layer_bytes(i < first ? c : &own, i, block_size, d);
+            kv_layer_bytes_on(c, i, block_size, d, i < first ? 1 : ranks);
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. windows: what is
@@ -167,9 +165,8 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
 /* How a state is divided between host and device. */
 static void divide_state(size_t one[2], const arch_config *c, const dev *on, int64_t first)
 {
-    const size_t there = on ? kv_state_bytes_on(c, first) : 0;
-    one[0] += kv_state_bytes(c) - there;
-    one[1] += there;
+    one[0] += kv_state_bytes(c) - (on ? kv_state_bytes_on(c, first, 1) : 0);
+    one[1] += on ? kv_state_bytes_on(c, first, dev_ranks(on)) : 0;
 }
 
 /* That a state fits, and how many at most: half of what there is; all 0: nobody knows. */

@@ -218,7 +218,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->c = r->whole = c;
     f->block_size = k->block_size;
     f->kv = kv;
-    f->states = kv_state_on(kv, &f->state_stride);
+    f->states = kv_state_on(kv, on->rank, &f->state_stride);
     f->state0 = kv_state_offset(m->cfg, on->first);
     fwd_dev_size_stage(f, c, on->first, k, o);
     for (int i = 0; i < f->n_kinds; i++) {

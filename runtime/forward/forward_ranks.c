@@ -16,6 +16,7 @@
  * for one device before the others, which the same thread has yet to launch, have begun; here all
  * parts of an exchange are queued before anything behind it. */
 #include "runtime/forward/forward_impl.h"
+#include "runtime/model/kv_state.h"
 #include "runtime/model/rank.h"
 
 static fwd_rows *rows_of(fwd_ranks *a, int r) { return r ? &a->rank[r].rows : a->first; }
@@ -76,6 +77,8 @@ void fwd_ranks_begin(fwd_ranks *a, const model *m, const fwd_batch *b)
     for (int r = 1; r < a->n; r++) {
         fwd_rows *rows = rows_of(a, r);
         rows->R = a->first->R;
+        rows->states = a->first->states;
+        rows->n_states = a->first->n_states;
         rows->ops->begin(rows, m, b);
     }
     for (int r = 0; r < a->n; r++)
@@ -141,9 +144,12 @@ static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fw
                          .v = kv_v_on(kv, layer, r),
                          .block_stride = kv_block_stride(kv, layer),
                          .block_size = o->block_size,
-                         .dtype = o->dtype };
+                         .dtype = o->dtype,
+                         .state = kv_state_offset(w->cfg, layer) };
+    rows->c = arch_at(rows->whole, layer);
     fwd_run_part((fwd_part)((stage - 1) % FWD_N_PARTS), rows, &w->layers[layer], layer, &own, &all,
                  1, last ? b->picked : NULL, b->n_picked);
+    rows->c = rows->whole;
 }
 
 static void run_piece(fwd_ranks *a, int r, int64_t piece, int64_t from, int64_t to, kv_cache *kv,

@@ -13,6 +13,7 @@
 #include "runtime/model/kv_move.h"
 #include "runtime/model/kv_state.h"
 #include "runtime/model/kv_window.h"
+#include "runtime/model/rank.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -75,9 +76,12 @@ size_t kv_state_bytes(const arch_config *c)
     return (size_t)kv_state_offset(c, c->layers) * sizeof(float);
 }
 
-size_t kv_state_bytes_on(const arch_config *c, int64_t first)
+size_t kv_state_bytes_on(const arch_config *c, int64_t first, int ranks)
 {
-    return kv_state_bytes(c) - (size_t)kv_state_offset(c, first) * sizeof(float);
+    arch_config own = *c;
+    own.mix_heads /= ranks;
+    own.mix_groups /= ranks;
+    return kv_state_bytes(&own) - (size_t)kv_state_offset(&own, first) * sizeof(float);
 }
 
 static void hash_words(uint64_t out[2], const void *data, size_t n)
@@ -86,12 +90,8 @@ static void hash_words(uint64_t out[2], const void *data, size_t n)
     memcpy(out, h.b, sizeof h.b);
 }
 
-lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
+static lq_status open_cache(kv_cache **out, const arch_config *c, const kv_opts *o, lq_err *err)
 {
-    arch_config own = *whole;
-    const arch_config *c = &own; /* what one device has of a block */
-    *out = NULL;
-    if (o->on) own.kv_heads /= dev_ranks(o->on);
     if (o->block_size != 8 && o->block_size != 16 && o->block_size != 32)
         return lq_fail(err, LQ_EVALUE, "KV block size: expected 8, 16 or 32, found %d",
                        o->block_size);
@@ -138,6 +138,17 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     return LQ_OK;
 }
 
+lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
+{
+    lq_arena a = { 0 };
+    arch_config own = *whole; /* what one device has of a block */
+    *out = NULL;
+    lq_status s = LQ_OK;
+    if (o->on && dev_ranks(o->on) > 1) s = rank_config(&own, whole, dev_ranks(o->on), &a, err);
+    if (!s) s = open_cache(out, &own, o, err);
+    lq_arena_free(&a);
+    return s;
+}
 void kv_close(kv_cache *kv)
 {
     if (!kv) return;
@@ -449,10 +460,10 @@ static int32_t slot_of(const kv_cache *kv, const float *state)
     return (int32_t)((state - kv->states.data) / kv->states.floats);
 }
 
-float *kv_state_on(const kv_cache *kv, int64_t *stride)
+float *kv_state_on(const kv_cache *kv, int rank, int64_t *stride)
 {
     *stride = kv->states.floats - kv->states.here;
-    return kv->states.data_on;
+    return kv->states.data_on[rank];
 }
 
 kv_run_slots kv_slots_of_run(const kv_cache *kv, const kv_run *run)
@@ -790,8 +801,7 @@ size_t kv_part_bytes(const kv_cache *kv, kv_part part)
 
 size_t kv_own_bytes(const kv_cache *kv, kv_part part)
 {
-    return part == KV_STATE ? (size_t)kv->states.floats * sizeof(float)
-                            : kv_move_bytes(&kv->memory, part);
+    return part == KV_STATE ? kv_states_bytes(&kv->states) : kv_move_bytes(&kv->memory, part);
 }
 
 int64_t kv_near_from(const kv_cache *kv, int64_t n)

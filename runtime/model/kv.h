@@ -45,10 +45,11 @@ int64_t kv_cached_blocks(const kv_cache *kv); /* of no sequence, kept for the pr
 int64_t kv_spare_blocks(const kv_cache *kv);
 
 size_t kv_state_bytes(const arch_config *c); /* a sequence's state; 0: no layer has one */
-size_t kv_state_bytes_on(const arch_config *c, int64_t first); /* ... of layers from `first` on */
+/* ... of layers from `first` on, what each of so many devices has of them */
+size_t kv_state_bytes_on(const arch_config *c, int64_t first, int ranks);
 /* On the cache's device: slot 0's state of the first layer there, and the floats from slot to slot. NULL: there are
  * none. */
-float *kv_state_on(const kv_cache *kv, int64_t *stride);
+float *kv_state_on(const kv_cache *kv, int rank, int64_t *stride);
 
 /* A copy of a sequence's state at position `at`, made by a run, until kv_register. */
 enum { KV_MARKS = 3, KV_UNDO = 15 }; /* at once */

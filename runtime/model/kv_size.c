@@ -1,6 +1,8 @@
 /* runtime/model/kv_size.c - what blocks of the KV cache take, see kv_size.h. */
 #include "runtime/model/kv_size.h"
 
+#include "runtime/model/rank.h"
+
 #include "kernels/core/operands.h"
 
 /* K or V of a block, in rows of D. */
@@ -75,6 +77,17 @@ size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_ty
     for (int64_t i = layer + 1; c->w.mla_shared && i < c->layers; i++)
         if (i - c->layer[i].kv_back == layer) n += kv_index_bytes(c, i, block_size, d);
     return n;
+}
+
+size_t kv_layer_bytes_on(const arch_config *c, int64_t layer, int block_size, kv_types d, int ranks)
+{
+    if (ranks == 1 || c->w.mla || !has_own(c, layer))
+        return kv_layer_bytes(c, layer, block_size, d);
+    arch_config own = *arch_at(c, layer);
+    own.kv_heads = rank_kv_heads(&own, ranks);
+    return plane_bytes(&own, own.head_dim, block_size, kv_of(d, true)) +
+           plane_bytes(&own, own.v_dim, block_size, kv_of(d, false)) +
+           kv_index_bytes(c, layer, block_size, d);
 }
 
 size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d)

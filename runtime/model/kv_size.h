@@ -17,6 +17,9 @@ int64_t kv_compressed_rows(const arch_config *c, int64_t layer, int block_size);
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d);
 /* Of one layer; of one that reads another's none. */
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
+/* What each of several devices has of it: K and V of its KV heads, of latents all. */
+size_t kv_layer_bytes_on(const arch_config *c, int64_t layer, int block_size, kv_types d,
+                         int ranks);
 /* K of it; V has the rest: of MLA the keys of its indexer, and of those of layers that read its K. */
 size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
 /* Before the indexer's keys in V's place. */

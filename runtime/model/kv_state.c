@@ -42,9 +42,9 @@ static size_t row_bytes(const kv_states *st)
 {
     return (size_t)(st->floats - st->here) * sizeof(float);
 }
-static float *row_on(const kv_states *st, int32_t slot)
+static float *row_on(const kv_states *st, int rank, int32_t slot)
 {
-    return st->data_on + slot * (st->floats - st->here);
+    return st->data_on[rank] + slot * (st->floats - st->here);
 }
 
 lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, dev *on, int64_t first,
@@ -67,14 +67,19 @@ lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, dev *on
     st->data = p;
     if (st->here == st->floats) return LQ_OK;
     st->on = on;
-    s = dev_take(&p, on, row_bytes(st) * (size_t)n, "the states of sequences need", err);
-    if (!s) st->data_on = p;
+    int r = 0;
+    for (; on && !s; on = on->peer, r++) {
+        s = dev_take(&p, on, row_bytes(st) * (size_t)n, "the states of sequences need", err);
+        if (!s) st->data_on[r] = p;
+    }
     return s;
 }
 
 void kv_states_close(kv_states *st)
 {
-    if (st->data_on) st->on->ops->free(st->on, st->data_on);
+    int r = 0;
+    for (dev *on = st->on; on; on = on->peer, r++)
+        if (st->data_on[r]) on->ops->free(on, st->data_on[r]);
     if (st->data) munmap(st->data, (size_t)(st->slots.n * st->floats) * sizeof(float));
     kv_slots_close(&st->slots);
     memset(st, 0, sizeof *st);
@@ -84,30 +89,42 @@ void kv_states_close(kv_states *st)
 
 void kv_states_copy(const kv_states *st, int32_t dst, int32_t src)
 {
-    memcpy(kv_state_data(st, dst), kv_state_data(st, src), (size_t)st->here * sizeof(float));
-    if (!st->data_on) return;
     const size_t n = row_bytes(st);
-    st->on->ops->bind(st->on);
-    st->on->ops->copy(st->on, &(dev_copy_args){ row_on(st, dst), row_on(st, src), n, n, n, 1 });
+    int r = 0;
+    memcpy(kv_state_data(st, dst), kv_state_data(st, src), (size_t)st->here * sizeof(float));
+    for (dev *on = st->on; on; on = on->peer, r++) {
+        on->ops->bind(on);
+        on->ops->copy(on, &(dev_copy_args){ row_on(st, r, dst), row_on(st, r, src), n, n, n, 1 });
+    }
 }
 
 void kv_states_clear(const kv_states *st, int32_t slot)
 {
+    int r = 0;
     memset(kv_state_data(st, slot), 0, (size_t)st->here * sizeof(float));
-    if (!st->data_on) return;
-    st->on->ops->bind(st->on);
-    st->on->ops->zero(st->on, row_on(st, slot), row_bytes(st));
+    for (dev *on = st->on; on; on = on->peer, r++) {
+        on->ops->bind(on);
+        on->ops->zero(on, row_on(st, r, slot), row_bytes(st));
+    }
+}
+
+size_t kv_states_bytes(const kv_states *st)
+{
+    return (size_t)st->here * sizeof(float) +
+           row_bytes(st) * (size_t)(st->on ? dev_ranks(st->on) : 0);
 }
 
 void kv_states_move(const kv_states *st, int32_t slot, void *to, const void *from)
 {
-    const size_t here = (size_t)st->here * sizeof(float);
+    size_t at = (size_t)st->here * sizeof(float);
     float *own = kv_state_data(st, slot);
-    memcpy(to ? to : own, to ? own : from, here);
-    if (!st->data_on) return;
-    st->on->ops->bind(st->on);
-    if (to)
-        st->on->ops->download(st->on, (uint8_t *)to + here, row_on(st, slot), row_bytes(st));
-    else
-        st->on->ops->upload(st->on, row_on(st, slot), (const uint8_t *)from + here, row_bytes(st));
+    int r = 0;
+    memcpy(to ? to : own, to ? own : from, at);
+    for (dev *on = st->on; on; on = on->peer, r++, at += row_bytes(st)) {
+        on->ops->bind(on);
+        if (to)
+            on->ops->download(on, (uint8_t *)to + at, row_on(st, r, slot), row_bytes(st));
+        else
+            on->ops->upload(on, row_on(st, r, slot), (const uint8_t *)from + at, row_bytes(st));
+    }
 }

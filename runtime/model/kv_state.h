@@ -25,18 +25,21 @@ typedef struct {
     kv_slots slots;
     int64_t floats; /* of a slot */
     float *data;
-    dev *on;        /* whose memory holds the states of layers from one on; NULL: all are here */
-    int64_t here;   /* floats of a slot before those; of the others `data` has untouched memory */
-    float *data_on; /* [slots, floats - here] */
+    dev *on;      /* whose memory holds the states of layers from one on; NULL: all are here */
+    int64_t here; /* floats of a slot before those; of the others `data` has untouched memory */
+    float *data_on[DEV_RANKS]; /* [slots, floats - here] of each device */
 } kv_states;
 
-/* n slots, memory that is not touched before it is used, but for what is on a device: of layers from `first` on. */
+/* n slots, memory that is not touched before it is used, but for what is on a device: of layers from `first` on. c: what one
+ * device has of a state. */
 lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, dev *on, int64_t first,
                          lq_err *err);
 void kv_states_close(kv_states *st);
 /* Slot dst becomes a copy of src; zeros. On a device they are queued. */
 void kv_states_copy(const kv_states *st, int32_t dst, int32_t src);
 void kv_states_clear(const kv_states *st, int32_t slot);
+/* Bytes of a slot as that goes; with several devices their parts one behind the other. */
+size_t kv_states_bytes(const kv_states *st);
 /* A slot to `to` or from `from`; the other is NULL. Of a device as kv_move. */
 void kv_states_move(const kv_states *st, int32_t slot, void *to, const void *from);
 /* Of one that was just taken they are whatever they were. */

@@ -117,7 +117,7 @@ struct model_on {
     bool int8, half; /* of model_share */
     bool eager;      /* of model_share, as is note */
     void (*note)(const char *what, const char *text);
-    arch_config own; /* w.cfg of several ranks */
+    arch_config own; /* w.cfg of several ranks; its sizes are in w.arena */
     char text[96];   /* the device's name, and how many layers or devices where that is not all */
     void **mem;      /* [n_mem], cap */
     int64_t n_mem, cap;

@@ -144,15 +144,15 @@ static lq_status put_linear(model_linear *l, model_on *on, bool rows, lq_err *er
     return l->present ? put_linears(l, on, &of, 1, rows, err) : LQ_OK;
 }
 
-/* What `on` has of m's matrix of a role: its planes and bias are cut from the arena. */
-static lq_status cut_linear(model_linear *l, const model_on *on, const model *m, arch_role r,
-                            lq_arena *a, lq_err *err)
+/* What `on` has of m's matrix of a role (layer -1: of none): its planes and bias are cut from the arena. */
+static lq_status cut_linear(model_linear *l, const model_on *on, const model *m, int64_t layer,
+                            arch_role r, lq_arena *a, lq_err *err)
 {
     const qt_tensor whole = l->w.t;
     const float *bias = l->bias;
     void *w[QT_N_PLANES];
     rank_part p;
-    if (!rank_part_of(&p, m->cfg, r, on->rank, on->ranks)) return LQ_OK;
+    if (!rank_part_of(&p, arch_at(m->cfg, layer), r, on->rank, on->ranks)) return LQ_OK;
     lq_status s = tiles_part(&l->w.t, &whole, p.rows, p.n, p.k0, p.k1, err);
     if (s) return s;
     for (int i = 0; i < QT_N_PLANES; i++) {
@@ -175,14 +175,14 @@ static lq_status cut_linear(model_linear *l, const model_on *on, const model *m,
 }
 
 /* Of one rank or several. */
-static lq_status put_part(model_linear *l, model_on *on, const model *m, arch_role r, bool rows,
-                          lq_err *err)
+static lq_status put_part(model_linear *l, model_on *on, const model *m, int64_t layer, arch_role r,
+                          bool rows, lq_err *err)
 {
     lq_arena a;
     if (!l->present || on->ranks == 1) return put_linear(l, on, rows, err);
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;
-    s = cut_linear(l, on, m, r, &a, err);
+    s = cut_linear(l, on, m, layer, r, &a, err);
     if (!s) s = put_linear(l, on, rows, err); /* what was uploaded may go */
     lq_arena_free(&a);
     return s;
@@ -208,7 +208,8 @@ static const struct {
 } joins[] = { { R_QKV, { R_Q, R_K, R_V }, 3 }, { R_GATE_UP, { R_GATE, R_UP }, 2 } };
 
 /* Those of `l`, all the host's; what went is not present any more. */
-static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t which, lq_err *err)
+static lq_status put_joined(model_layer *l, model_on *on, const model *m, int64_t layer,
+                            size_t which, lq_err *err)
 {
     const arch_role *of = joins[which].of;
     const int n = joins[which].n;
@@ -222,7 +223,7 @@ static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t
     for (int i = 0; i < n && fits && !s; i++) {
         part[i] = l->lin[of[i]];
         fits = part[i].present;
-        if (fits && on->ranks > 1) s = cut_linear(&part[i], on, m, of[i], &a, err);
+        if (fits && on->ranks > 1) s = cut_linear(&part[i], on, m, layer, of[i], &a, err);
         fits = fits && (i == 0 || s || can_follow(&part[i - 1], &part[i]));
     }
     if (fits && !s) {
@@ -248,23 +249,49 @@ static int64_t bias_floats(const arch_config *c, arch_role r)
     return r == R_MIX_CONV ? arch_conv_channels(c, c->row->mixer) : vector_floats(c, r);
 }
 
-/* Of heads the device's own: where the whole has so many times what a rank has. */
+/* From each of `rows` rows of `from`, `ld` apart, a part's ranges, side by side. */
+static const float *cut_vector(const float *from, const rank_part *p, int64_t rows, int64_t ld,
+                               lq_arena *a)
+{
+    int64_t n = 0;
+    for (int i = 0; i < p->n; i++)
+        n += p->rows[i].n1 - p->rows[i].n0;
+    float *to = from ? lq_push(a, (size_t)(rows * n) * sizeof *to) : NULL, *at = to;
+    for (int64_t k = 0; k < rows && to; k++)
+        for (int i = 0; i < p->n; i++)
+            for (int64_t c = p->rows[i].n0; c < p->rows[i].n1; c++)
+                *at++ = from[k * ld + c];
+    return to;
+}
+
+/* Of heads the device's own: where the whole has so many times what a rank has, or parts of several things. */
 static lq_status put_vector(model_vector *v, model_on *on, const model *m, int64_t layer,
                             arch_role r, lq_err *err)
 {
-    const arch_config *c = arch_at(on->w.cfg, layer);
-    const int64_t n = vector_floats(c, r);
-    if (vector_floats(arch_at(m->cfg, layer), r) != n) {
+    const arch_config *c = arch_at(on->w.cfg, layer), *whole = arch_at(m->cfg, layer);
+    const int64_t n = vector_floats(c, r), all = bias_floats(whole, r);
+    const model_vector of = *v;
+    lq_arena a;
+    rank_part p;
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    if (on->ranks > 1 && rank_vector_part(&p, whole, r, on->rank, on->ranks)) {
+        v->w = cut_vector(of.w, &p, all ? vector_floats(whole, r) / all : 0, all, &a);
+        v->bias = cut_vector(of.bias, &p, 1, all, &a);
+        if ((of.w && !v->w) || (of.bias && !v->bias)) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    } else if (vector_floats(whole, r) != n) {
         if (v->w) v->w += on->rank * n;
         if (v->bias) v->bias += on->rank * n;
     }
-    lq_status s = put_floats(&v->w, on, n, err);
-    return s ? s : put_floats(&v->bias, on, bias_floats(c, r), err);
+    if (!s) s = put_floats(&v->w, on, n, err);
+    if (!s) s = put_floats(&v->bias, on, bias_floats(c, r), err);
+    lq_arena_free(&a);
+    return s;
 }
 
 /* A role's experts, of which `experts` are the host's until then. */
-static lq_status put_experts(model_linear **experts, model_on *on, const model *m, arch_role r,
-                             lq_err *err)
+static lq_status put_experts(model_linear **experts, model_on *on, const model *m, int64_t layer,
+                             arch_role r, lq_err *err)
 {
     const int64_t n = on->w.cfg->experts;
     if (!*experts) return LQ_OK;
@@ -274,7 +301,7 @@ static lq_status put_experts(model_linear **experts, model_on *on, const model *
     *experts = e;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
-        s = put_part(&e[i], on, m, r, false, err);
+        s = put_part(&e[i], on, m, layer, r, false, err);
     return s;
 }
 
@@ -358,14 +385,15 @@ static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of,
 }
 
 /* R_KV_B as attention over latents takes it; of several ranks of its own heads. */
-static lq_status put_absorbed(model_layer *l, model_on *on, const model *m, lq_err *err)
+static lq_status put_absorbed(model_layer *l, model_on *on, const model *m, int64_t layer,
+                              lq_err *err)
 {
     model_linear *kv_b = &l->lin[R_KV_B];
     model_absorbed f;
     lq_arena a;
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;
-    if (on->ranks > 1) s = cut_linear(kv_b, on, m, R_KV_B, &a, err);
+    if (on->ranks > 1) s = cut_linear(kv_b, on, m, layer, R_KV_B, &a, err);
     if (!s) s = model_absorb(&f, on->w.cfg, kv_b, on->half, &a, &a, NULL, err);
     if (!s) s = put_heads(&l->absorbed[0], on, f.k, &a, err);
     if (!s) s = put_heads(&l->absorbed[1], on, f.v, &a, err);
@@ -397,17 +425,17 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     on->d.ops->bind(&on->d);
     for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
         const bool before = to->lin[joins[i].to].present;
-        s = put_joined(to, on, m, i, err);
+        s = put_joined(to, on, m, layer, i, err);
         there[joins[i].to] = to->lin[joins[i].to].present != before;
     }
-    if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, err);
+    if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, layer, err);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         s = is_told(r) ? keep_number(&to->vec[r], on, err)
                        : put_vector(&to->vec[r], on, m, layer, r, err);
-        if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
+        if (!s && !there[r]) s = put_part(&to->lin[r], on, m, layer, r, on->rows, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
-        s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
+        s = put_experts(&to->expert[r], on, m, layer, R_EXPERT_GATE + r, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_sets(&to->sets[r], on, to->expert[r], err);
     return s;
@@ -440,13 +468,13 @@ static void drop_layer(const model *m, const model_layer *l)
 static lq_status put_frame(model_on *on, const model *m, lq_err *err)
 {
     model *w = &on->w;
-    if (on->ranks > 1) on->own = rank_config(m->cfg, on->ranks);
     *w = (model){ .cfg = on->ranks > 1 ? &on->own : m->cfg,
                   .final_norm = m->final_norm,
                   .proj_out = m->proj_out,
                   .head = m->head };
     on->d.ops->bind(&on->d);
     lq_status s = lq_arena_init(&w->arena, 0, err);
+    if (!s && on->ranks > 1) s = rank_config(&on->own, m->cfg, on->ranks, &w->arena, err);
     if (s) return s;
     w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
     if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -464,7 +492,7 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
     if (!s) s = put_vector(&w->ple_norm, on, m, -1, R_PLE_NORM, err);
     if (!s) s = put_linear(&w->ple_proj, on, false, err);
     if (!s) s = put_linear(&w->proj_out, on, false, err);
-    return s ? s : put_part(&w->head, on, m, R_HEAD, false, err);
+    return s ? s : put_part(&w->head, on, m, -1, R_HEAD, false, err);
 }
 
 /* Each layer is read once, for all ranks. */
@@ -509,11 +537,13 @@ static size_t linear_size(const model_linear *l)
 
 /* Of one device, which has all of it or a part (of any rank about the same); check_parts was here.
  */
-static size_t part_size(const model *m, const model_linear *l, arch_role r, int ranks)
+static size_t part_size(const model *m, int64_t layer, const model_linear *l, arch_role r,
+                        int ranks)
 {
     model_linear own = *l;
     rank_part p;
-    if (!l->present || ranks == 1 || !rank_part_of(&p, m->cfg, r, 0, ranks)) return linear_size(l);
+    if (!l->present || ranks == 1 || !rank_part_of(&p, arch_at(m->cfg, layer), r, 0, ranks))
+        return linear_size(l);
     tiles_part(&own.w.t, &l->w.t, p.rows, p.n, p.k0, p.k1, NULL);
     return linear_size(&own);
 }
@@ -527,7 +557,7 @@ static lq_status check_part(const model *m, const model_linear *l, const arch_sl
     rank_part p;
     char name[256] = "";
     for (int k = 0; k < ranks && l->present && !s; k++)
-        if (rank_part_of(&p, m->cfg, at->role, k, ranks))
+        if (rank_part_of(&p, arch_at(m->cfg, at->layer), at->role, k, ranks))
             s = tiles_part(&part, &l->w.t, p.rows, p.n, p.k0, p.k1, err);
     if (!s) return LQ_OK;
     arch_tensor_name(m->cfg, at->role, at->layer, at->expert, false, name, sizeof name);
@@ -577,10 +607,10 @@ static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         n += (is_told(r) ? 0 : vector_size(m, layer, &l->vec[r], r)) +
              (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
-                                           : part_size(m, &l->lin[r], r, dev_ranks(d)));
+                                           : part_size(m, layer, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
-            n += part_size(m, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
+            n += part_size(m, layer, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
         if (l->expert[r]) n += piece(d->ops->mm_group_bytes(m->cfg->experts));
     }
     return n;
@@ -593,7 +623,7 @@ static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *lay
     for (int64_t i = 0; i < L; i++)
         layer[i] = layer_size(m, i, d, half);
     layer[L] = vector_size(m, -1, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
-               part_size(m, &m->head, R_HEAD, dev_ranks(d));
+               part_size(m, -1, &m->head, R_HEAD, dev_ranks(d));
     const size_t rows =
         plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, -1, &m->embed_norm, R_EMBED_NORM)
                       : 0;

@@ -4,6 +4,8 @@
 #include "runtime/engine/sizing.h"
 #include "tests/support/engine_states.h"
 
+extern int emu_devices;
+
 TEST(a_conversation_goes_on_from_a_state_that_was_kept_there) { conversation_goes_on(); }
 
 TEST(beams_have_states_of_their_own_there) { beams_are_apart(); }
@@ -25,7 +27,7 @@ TEST(guesses_that_were_wrong_leave_no_mark_on_a_state_there)
 /* Half of a memory that has little is for states, and what they leave for blocks. */
 TEST(states_are_counted_in_the_devices_memory)
 {
-    const size_t one = kv_state_bytes_on(golden.cfg, 0),
+    const size_t one = kv_state_bytes_on(golden.cfg, 0, 1),
                  block = kv_block_bytes(golden.cfg, 16, KV_F32);
     eng_opts out;
     kv_opts kv;
@@ -42,6 +44,21 @@ TEST(states_are_counted_in_the_devices_memory)
           (long long)kv.n_blocks, block, room);
 }
 
+/* Each of two devices has the states of its heads. */
+TEST(a_conversation_goes_on_from_what_two_devices_kept) { conversation_goes_on(); }
+
+TEST(beams_have_states_of_their_own_on_both) { beams_are_apart(); }
+
+/* The model on so many devices. */
+static bool put_on(int ranks)
+{
+    lq_err err = { "" };
+    if (!golden_open()) return false;
+    const lq_status s = model_to_device(&golden, "cuda", &(model_share){ .ranks = ranks }, &err);
+    CHECK(!s, "%s", err.msg);
+    return !s;
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -49,15 +66,18 @@ int main(int argc, char **argv)
         printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
         return 0;
     }
-    if (!golden_open()) return check_end();
-    const lq_status s = model_to_device(&golden, "cuda", &(model_share){ 0 }, &err);
-    CHECK(!s, "%s", err.msg);
-    if (!s) {
+    if (put_on(1)) {
         RUN(a_conversation_goes_on_from_a_state_that_was_kept_there);
         RUN(beams_have_states_of_their_own_there);
         if (check_hard()) RUN(guesses_that_were_wrong_leave_no_mark_on_a_state_there);
         RUN(states_are_counted_in_the_devices_memory);
     }
     golden_close();
+    if (emu_devices < 2) emu_devices = 2;
+    if (dev_count(&err) > 1 && put_on(2)) {
+        RUN(a_conversation_goes_on_from_what_two_devices_kept);
+        RUN(beams_have_states_of_their_own_on_both);
+        golden_close();
+    }
     return check_end();
 }

@@ -24,6 +24,7 @@ static const struct {
     bool hard;   /* check_hard */
 } archs[] = {
     { "llama3-gqa", "grouped heads", 2, false, false },
+    { "llama3-gqa", "fewer KV heads than devices", 4, false, false },
     { "llama2-mha", "a head each", 4, false, true },
     { "gemma2", "norms behind the branches, soft-caps, windows in turns", 2, true, false },
     { "cohere", "parallel branches, scaled logits", 2, false, true },
@@ -46,10 +47,31 @@ static const struct {
     { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", 2, true, false },
     { "glm4-moe", "sigmoid routers with a correction", 2, false, true },
     { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", 4, false, false },
+    { "qwen3-next", "a gated delta rule out of two mixed products, gated attention", 2, false,
+      false },
+    { "qwen3.5", "the same of products apart", 2, false, false },
+    { "qwen3.5-moe", "the same and experts", 2, false, true },
+    { "kimi-linear", "a decay for each dim of a key, latent attention", 2, false, false },
+    { "ling3", "the same with a gate on latent attention", 2, false, true },
+    { "mamba2", "no attention at all", 2, false, true },
+    { "falcon-h1", "Mamba-2 beside attention", 2, false, false },
+    { "bamba", "Mamba-2 in groups, some layers of attention", 2, false, true },
+    { "nemotron-h", "layers of one branch", 2, false, true },
+    { "nemotron-h-moe", "the same, experts without gates", 2, false, false },
+    { "gemma4-dense", "layers of two sizes, V that is K", 2, true, false },
+    { "gemma4-unified", "the same", 2, true, true },
+    { "deci", "layers without attention or an MLP", 2, false, true },
+    { "afmoe", "gates on attention, experts", 2, false, true },
+    { "laguna", "gates of each head, layers with other numbers of heads", 2, false, false },
+    { "laguna-elements", "gates of each dim", 2, false, true },
+    { "step3.5", "layers of two sizes, experts with limits", 2, false, true },
+    { "mimo-v2-flash", "values narrower than keys, sinks", 2, false, true },
+    { "beam", "biases of heads' gates", 2, false, true },
 };
 
 TEST(several_devices_give_the_logits_of_one)
 {
+    int run = 0, differ = 0;
     for (size_t i = 0; i < LQ_COUNT(archs); i++) {
         if (archs[i].hard && !check_hard()) continue;
         const int64_t ids = archs[i].window ? WINDOW_IDS : IDS;
@@ -59,13 +81,16 @@ TEST(several_devices_give_the_logits_of_one)
             on_ranks(archs[i].name, (rig_opts){ 0 }, &prefill_then_decode, ids, archs[i].ranks, &m);
         if (want && got) {
             const double d = apart(got, want, n);
-            /* The same bytes would be one device's: sums are cut. */
-            CHECK(d > 0 && d <= ROUNDING, "%s on %d (%s): %.2g of the largest logit", archs[i].name,
+            run++;
+            differ += d > 0;
+            CHECK(d <= ROUNDING, "%s on %d (%s): %.2g of the largest logit", archs[i].name,
                   archs[i].ranks, archs[i].why, d);
         }
         free(want);
         free(got);
     }
+    /* The same bytes are one device's, but where its sums of few inputs are cut at the same place. */
+    CHECK(4 * differ >= 3 * run, "%d of %d differ from one device", differ, run);
 }
 
 static const steps cuts[] = {
@@ -260,7 +285,12 @@ static const struct {
     const char *name, *scheme, *said;
     int ranks;
 } refused[] = {
-    { "llama3-gqa", NULL, "KV heads: expected a multiple of 4 devices, found 2", 4 },
+    { "falcon-40b-gqa", NULL, "KV heads: expected a multiple of 4 devices, found 2", 4 },
+    { "olmo-hybrid", NULL, "KV heads: expected a multiple of 2 devices, found 1", 2 },
+    { "granite-h", NULL, "key heads of a state: expected a multiple of 2 devices, found 1", 2 },
+    { "lfm2", NULL, "states of other layers than the delta rule's and Mamba-2's", 2 },
+    { "gemma4-moe", NULL, "experts beside an MLP", 2 },
+    { "gemma4-ple", NULL, "layers that read more than the one before gives", 2 },
     { "llama3-gqa", NULL, "heads: expected a multiple of 3 devices, found 4", 3 },
     { "llama3-gqa", "u4-g32",
       "layers.0.mlp.down_proj.weight over 2 devices: inputs 0..80 of 160: expected multiples of "

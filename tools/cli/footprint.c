@@ -144,7 +144,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
         if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
         double numbers;
         if (p->part) N = part_outputs(part_at(p->part, layer), r, N);
-        s = tiled_bytes(&bytes, &numbers, cfg, r, &as, N, K, ranks, err);
+        s = tiled_bytes(&bytes, &numbers, arch_at(cfg, layer), r, &as, N, K, ranks, err);
         if (s) return s;
         w->step_bytes += (size_t)used * bytes;
         w->step_weights += (double)used * numbers;

@@ -48,17 +48,15 @@ static dev *planned(dev on[DEV_RANKS], const budget_gpu *g)
 
 static size_t block_there(const budget_gpu *g, const arch_config *c, int block_size, kv_types d)
 {
-    arch_config own = *c;
     size_t n = 0;
-    own.kv_heads /= g->ranks;
     for (int64_t l = c->layers - g->layers; l < c->layers; l++)
-        n += kv_layer_bytes(&own, l, block_size, d);
+        n += kv_layer_bytes_on(c, l, block_size, d, g->ranks);
     return n;
 }
 
 static size_t states_there(const budget_gpu *g, const arch_config *c, int64_t n)
 {
-    return (size_t)n * kv_state_bytes_on(c, c->layers - g->layers);
+    return (size_t)n * kv_state_bytes_on(c, c->layers - g->layers, g->ranks);
 }
 
 /* What the cache and a step take there; of the cache the rest is the host's: *need, of which it was
