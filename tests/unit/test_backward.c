@@ -3,6 +3,7 @@
 #include "calib/dense_layer.h"
 #include "calib/fisher.h"
 #include "calib/gemm.h"
+#include "tests/support/noise.h"
 #include "tests/support/rig.h"
 
 #include <dirent.h>
@@ -11,19 +12,6 @@
 
 #define BASE "tests/golden/arch/llama3-gqa"
 enum { WINDOWS = 2, LEN = 13, ROWS = WINDOWS * LEN };
-
-/* Values in -1..1 that repeat nowhere near. */
-static float noise(uint32_t *seed)
-{
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(int32_t)*seed / 2147483648.0f;
-}
-
-static void fill(float *x, int64_t n, float size, uint32_t seed)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = size * noise(&seed);
-}
 
 /* Experts of a layer, all of them in memory; number [experts] is the shared MLP. */
 typedef struct {

@@ -1,6 +1,7 @@
 /* tests/unit/test_backward_whole.c - ids through all layers: the forward half against the runtime's, gradients of models
  * whose layers read more than x, as K and V of an earlier one, against torch's. */
 #include "calib/dense_layer.h"
+#include "tests/support/noise.h"
 #include "tests/support/rig.h"
 
 #include <dirent.h>
@@ -8,18 +9,6 @@
 #include <stdlib.h>
 
 enum { WINDOWS = 2, LEN = 13, ROWS = WINDOWS * LEN };
-
-static float noise(uint32_t *seed)
-{
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(int32_t)*seed / 2147483648.0f;
-}
-
-static void fill(float *x, int64_t n, float size, uint32_t seed)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = size * noise(&seed);
-}
 
 typedef struct {
     float *W[GRAD_BUFFERS];
