@@ -5,6 +5,7 @@
 #include "quantize/methods/rtn.h"
 #include "quantize/methods/rules.h"
 #include "tests/support/check.h"
+#include "tests/support/noise.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,12 +14,6 @@ enum { N = 300, K = 96, G = 32, BLOCKS = 2, FB = KFAC_BLOCK }; /* a block of row
 
 static float W[N * K], H[K * K], Gm[BLOCKS * FB * FB];
 static pool *p;
-
-static float noise(uint32_t *seed)
-{
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(int32_t)*seed / 2147483648.0f;
-}
 
 /* A covariance of n values out of 2n vectors with a common part, so that neighbours matter. */
 static void covariance(float *c, int n, int ld, uint32_t seed)

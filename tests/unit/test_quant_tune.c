@@ -7,6 +7,7 @@
 #include "quantize/tune/states.h"
 #include "quantize/tune/tune.h"
 #include "tests/support/check.h"
+#include "tests/support/noise.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,12 +15,6 @@
 enum { N = 37, K = 96, G = 32 };
 
 static pool *p;
-
-static float noise(uint32_t *seed)
-{
-    *seed = *seed * 1664525u + 1013904223u;
-    return (float)(int32_t)*seed / 2147483648.0f;
-}
 
 static void rounded(qz_out *out, float *W, int bits, bool asym, lq_arena *a)
 {
