@@ -54,9 +54,16 @@ static size_t block_there(const budget_gpu *g, const arch_config *c, int block_s
     return n;
 }
 
-static size_t states_there(const budget_gpu *g, const arch_config *c, int64_t n)
+/* Of one sequence, on each device; and with what the host has of it. */
+static size_t state_there(const budget_gpu *g, const arch_config *c)
 {
-    return (size_t)n * kv_state_bytes_on(c, c->layers - g->layers, g->ranks);
+    return g->ranks ? kv_state_bytes_on(c, c->layers - g->layers, g->ranks) : 0;
+}
+
+static size_t state_each(const budget_gpu *g, const arch_config *c)
+{
+    const size_t all = g->ranks ? kv_state_bytes_on(c, c->layers - g->layers, 1) : 0;
+    return kv_state_bytes(c) - all + state_there(g, c);
 }
 
 /* What the cache and a step take there; of the cache the rest is the host's: *need, of which it was
@@ -67,7 +74,7 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     fwd_opts step = eng_step(&b->engine);
     step.ranks = g->ranks;
     g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv) +
-            states_there(g, c, kv->n_states);
+            (size_t)kv->n_states * state_there(g, c);
     g->step = fwd_dev_bytes(c, kv, &step);
     need->kv -= g->kv;
 }
@@ -168,13 +175,13 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     b->windows = kv.n_windows;
     b->window_bytes = kv_window_bytes(c, kv.block_size, o.kv);
     const size_t beside =
-        (size_t)b->states * kv_state_bytes(c) + (size_t)b->windows * b->window_bytes;
+        (size_t)b->states * state_each(&b->gpu, c) + (size_t)b->windows * b->window_bytes;
     const size_t block = (b->engine.kv_bytes - beside) / (size_t)kv.n_blocks;
     size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
     whole -= whole < beside ? whole : beside;
     int64_t fits = (int64_t)(whole / block) * kv.block_size;
     const size_t there = gpu ? block_there(&b->gpu, c, kv.block_size, o.kv) : 0,
-                 states = states_there(&b->gpu, c, kv.n_states);
+                 states = (size_t)kv.n_states * state_there(&b->gpu, c);
     if (there && !o.kv_bytes)
         fits = (int64_t)((on->memory - b->gpu.step - states) / there) * kv.block_size;
     b->model_len = c->max_pos > 0 ? c->max_pos : 0;
