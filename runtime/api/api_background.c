@@ -198,7 +198,8 @@ void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
         unref(j);
     }
     const int status = atomic_load(&j->status);
-    if (status && status != 200) {
+    /* What failed on the way is kept as such, however soon. */
+    if (status && status != 200 && status != 500) {
         api_store_remove(a->store, j->id);
         give_error(r, status, j->body);
     } else {
