@@ -10,13 +10,23 @@
 
 #include "calib/backward_impl.h"
 #include "kernels/ops.h"
+#include "kernels/scan.h"
 
 /* What `layer` makes has its own place, or that of all. */
-static void at_layer(grad_ctx *g, int64_t layer)
+static void at_layer(grad_ctx *g, const grad_layer *l, int64_t layer)
 {
     g->m = &g->made[g->kept ? layer : 0];
     g->c = arch_at(g->all, layer);
     g->layer = layer;
+    if (g->c->act != ARCH_XIELU) return;
+    const float *const *v = l->xielu, b = *v[R_XIELU_BETA - R_XIELU_P];
+    float p = *v[0], n = *v[R_XIELU_N - R_XIELU_P];
+    k_softplus(&p, &(float){ 0 }, 1);
+    k_softplus(&n, &(float){ 0 }, 1);
+    g->xielu.p = p;
+    g->xielu.m = b + n;
+    g->xielu.b = b;
+    g->xielu.eps = *v[R_XIELU_EPS - R_XIELU_P];
 }
 
 /* ---- linears ---- */
@@ -393,7 +403,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     const int64_t R = windows * g->len;
     const size_t bytes = (size_t)(R * g->c->hidden) * sizeof *x;
     lq_status s = LQ_OK;
-    at_layer(g, layer);
+    at_layer(g, l, layer);
     memcpy(g->m->x2, x, bytes);
     to_mlp(g, l, layer, x, g->m->x2, windows);
     memcpy(x, g->m->x2, bytes);
@@ -580,7 +590,7 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
 {
     const int64_t R = windows * g->len, n = R * g->c->hidden;
     grad_made *m;
-    at_layer(g, layer);
+    at_layer(g, l, layer);
     m = g->m;
     lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;

@@ -10,7 +10,7 @@
  * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
  * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, K and V of an earlier
  * layer, in attention's place or beside it a gated delta rule, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
- * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, experts with softmax or sigmoid scores and a shared
+ * or not, of SiLU, GELU, ReLU, its square, xIELU or clamped SwiGLU, experts with softmax or sigmoid scores and a shared
  * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
  * grad_covers says whether a model is of that kind.
  *
@@ -100,14 +100,16 @@ typedef struct {
     void *user;
 } grad_experts;
 
+enum { GRAD_XIELU = R_XIELU_EPS - R_XIELU_P + 1 };
 /* NULL: the layer has none. */
 typedef struct {
     const float *W[GRAD_LINEARS], *bias[GRAD_LINEARS];
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
     const float *norm_bias[GRAD_NORMS];
     const float *sinks;
-    const float *scale;     /* [1]: on x, at the end */
-    const float *gate_bias; /* [heads] */
+    const float *scale;             /* [1]: on x, at the end */
+    const float *gate_bias;         /* [heads] */
+    const float *xielu[GRAD_XIELU]; /* [1] each, of R_XIELU_P on */
     /* Of a state, what runtime/forward/forward_mixer.c calls R_MIX_BA, _B and _A [rows, hidden]; the convolution's taps
      * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none */
     const float *mix_ba, *mix_b, *mix_a, *mix_conv, *mix_conv_bias, *mix_dt, *mix_rate, *mix_skip,

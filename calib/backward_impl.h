@@ -100,6 +100,10 @@ struct grad_ctx {
     float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
     float *dlora, *dc,
         *dk_rope; /* of latent attention: [R, q_lora], [R, kv_lora], [R, rope_dims] */
+    /* Of the layer at work, as forward_cpu.c has it: p, n, b, eps. */
+    struct {
+        float p, m, b, eps;
+    } xielu;
     grad_mix_back mix;
     grad_moe moe;
     float *ple;       /* [R, layers * ple_dim]: per-layer embeddings of all rows */

@@ -43,7 +43,8 @@ static bool apart(const arch_config *c)
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
+    return (c->act == ARCH_XIELU && c->experts) || c->act == ARCH_SILU_LIMITED ||
+           c->act == ARCH_SILU_CAPPED ||
            (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
            (c->experts && w->parallel) || w->router >= ROUTER_SPARSEMIXER ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));

@@ -126,11 +126,23 @@ void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int
 
 /* ---- the MLP's middle ---- */
 typedef struct {
+    const grad_ctx *g;
     const arch_config *c;
     const float *gate, *up;
     float *mid, *dgate, *dup;
     int64_t R, F;
 } mid_job;
+
+/* f'(x), and *value = f(x), of xIELU (arXiv:2411.13010). */
+static float xielu_slope(const grad_ctx *g, float x, float *value)
+{
+    const float e = k_exp(x < g->xielu.eps ? x : g->xielu.eps);
+    const bool above = x > 0;
+    *value =
+        above ? g->xielu.p * x * x + g->xielu.b * x : g->xielu.m * (e - 1 - x) + g->xielu.b * x;
+    if (above) return 2 * g->xielu.p * x + g->xielu.b;
+    return g->xielu.m * ((x < g->xielu.eps ? e : 0) - 1) + g->xielu.b;
+}
 
 static void mid_item(void *ctx, int64_t item, int thread)
 {
@@ -139,6 +151,9 @@ static void mid_item(void *ctx, int64_t item, int thread)
     const int64_t at = item * GRAD_ROWS * j->F, n = grad_tile_end(item, j->R) * j->F - at;
     if (!j->gate) {
         memcpy(j->mid + at, j->up + at, (size_t)n * sizeof *j->mid);
+        for (int64_t i = 0; i < n && j->c->act == ARCH_XIELU; i++)
+            xielu_slope(j->g, j->up[at + i], &j->mid[at + i]);
+        if (j->c->act == ARCH_XIELU) return;
         k_act(j->mid + at, n, (k_act_fn)j->c->act);
         return;
     }
@@ -149,7 +164,7 @@ static void mid_item(void *ctx, int64_t item, int thread)
 void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
               int64_t F)
 {
-    mid_job j = { .c = g->c, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
+    mid_job j = { .g = g, .c = g->c, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_item, &j);
 }
 
@@ -172,8 +187,12 @@ static float act_slope(arch_act f, float x, float *value)
 }
 
 /* Of n <= CHUNK values; SiLU, which most models have, in vectors. */
-static void act_slopes(arch_act act, const float *x, int64_t n, float *f, float *slope)
+static void act_slopes(const grad_ctx *g, const float *x, int64_t n, float *f, float *slope)
 {
+    const arch_act act = g->c->act;
+    for (int64_t i = 0; i < n && act == ARCH_XIELU; i++)
+        slope[i] = xielu_slope(g, x[i], &f[i]);
+    if (act == ARCH_XIELU) return;
     if (act != ARCH_SILU) {
         for (int64_t i = 0; i < n; i++)
             slope[i] = act_slope(act, x[i], &f[i]);
@@ -214,7 +233,7 @@ static void mid_back_item(void *ctx, int64_t item, int thread)
     for (int64_t at = from; at < end; at += CHUNK) {
         const int64_t n = end - at < CHUNK ? end - at : CHUNK;
         float f[CHUNK], slope[CHUNK];
-        act_slopes(j->c->act, (j->gate ? j->gate : j->up) + at, n, f, slope);
+        act_slopes(j->g, (j->gate ? j->gate : j->up) + at, n, f, slope);
         for (int64_t i = 0; i < n; i++) {
             const float d = j->dup[at + i];
             if (j->gate) j->dgate[at + i] = d * j->up[at + i] * slope[i];
@@ -226,6 +245,8 @@ static void mid_back_item(void *ctx, int64_t item, int thread)
 void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
                    int64_t R, int64_t F)
 {
-    mid_job j = { .c = g->c, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F };
+    mid_job j = {
+        .g = g, .c = g->c, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F
+    };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_back_item, &j);
 }

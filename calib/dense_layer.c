@@ -250,6 +250,8 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
     if (!s) s = src_vector(src, R_LAYER_SCALE, layer, -1, false, &l->scale, a, err);
     if (!s) s = small_matrix(&l->ple_gate, src, R_PLE_GATE, layer, a, p, err);
     if (!s) s = small_matrix(&l->ple_out, src, R_PLE_OUT, layer, a, p, err);
+    for (int k = 0; k < GRAD_XIELU && !s; k++)
+        s = src_vector(src, R_XIELU_P + (arch_role)k, layer, -1, false, &l->xielu[k], a, err);
     if (!s) s = src_vector(src, R_GATE_BIAS, layer, -1, false, &l->gate_bias, a, err);
     if (!s && arch_mixer_has_state(src_config(src)->layer[layer].mixer)) {
         s = dense_mix_vectors(l, src, layer, a, err);

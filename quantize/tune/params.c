@@ -163,6 +163,9 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     }
     if (!s) s = tune_params_vector(t, &q->beside.sinks, &len, R_SINKS, layer, false, n, err);
     if (!s) s = tune_params_vector(t, &q->beside.scale, &len, R_LAYER_SCALE, layer, false, n, err);
+    for (int k = 0; k < GRAD_XIELU && !s; k++)
+        s = tune_params_vector(t, &q->beside.xielu[k], &len, R_XIELU_P + (arch_role)k, layer, false,
+                               n, err);
     if (!s) s = load_small(t, &q->beside.ple_gate, R_PLE_GATE, layer, n, err);
     if (!s) s = load_small(t, &q->beside.ple_out, R_PLE_OUT, layer, n, err);
     if (!s)
