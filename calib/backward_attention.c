@@ -38,12 +38,14 @@ static int64_t first_rotated_so(const arch_config *c, int64_t layer)
     return i;
 }
 
+static int64_t slope_floats(const arch_config *c) { return c->w.pos == POS_ALIBI ? c->heads : 0; }
+
 int64_t grad_angle_floats(const arch_config *c, int64_t len)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)
         if (rotates(c, i) && first_rotated_so(c, i) == i) n += angle_floats(arch_at(c, i), len);
-    return ANGLE_PARTS * n;
+    return ANGLE_PARTS * n + slope_floats(c);
 }
 
 static const grad_angles *angles_of(const grad_ctx *g, int64_t layer)
@@ -72,7 +74,11 @@ static lq_status make_angles(grad_ctx *g, grad_angles *t, lq_err *err)
 lq_status grad_open_angles(grad_ctx *g, lq_err *err)
 {
     const arch_config *c = g->all;
-    lq_status s = LQ_OK;
+    const grad_part slopes = { &g->slopes, slope_floats(c) };
+    lq_status s = grad_push(g, &slopes, 1, err);
+    if (s) return s;
+    if (g->slopes) arch_alibi_slopes(c, g->slopes);
+    if (g->slopes && c->w.alibi_twice) k_scale(g->slopes, 2, c->heads);
     g->angles = lq_push(&g->arena, (size_t)c->layers * sizeof *g->angles);
     if (!g->angles) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
     for (int64_t i = 0; i < c->layers && !s; i++) {
@@ -188,10 +194,10 @@ typedef struct {
     const float *q, *k, *v, *da, *sink;
     float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
     int64_t ldq, ldk, lda, ldv, D, V, window;
-    bool chunks;      /* of `window` tokens, of which a token sees its own */
-    int64_t t0, rows; /* tokens of the block */
-    int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
-    float scale, cap;
+    bool chunks;             /* of `window` tokens, of which a token sees its own */
+    int64_t t0, rows;        /* tokens of the block */
+    int64_t u0, n;           /* tokens that one of them sees; P and S are [rows, n] */
+    float scale, cap, slope; /* slope: of ALiBi, on key - query */
 } head;
 
 /* Tokens that token t sees begin at: */
@@ -218,6 +224,8 @@ static void weights_of_block(const head *h)
     for (int64_t r = 0; r < h->rows; r++) {
         const int64_t t = h->t0 + r, from = sees_from(h, t) - h->u0, end = t + 1 - h->u0;
         float *row = h->P + r * h->n;
+        for (int64_t i = from; i < end && h->slope != 0; i++)
+            row[i] += h->slope * (float)(i - (end - 1));
         if (h->T) {
             k_softcap(row + from, h->cap, end - from);
             memcpy(h->T + r * h->n + from, row + from, (size_t)(end - from) * sizeof *row);
@@ -307,6 +315,9 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
                    .window = c->layer[j->layer].window ? c->window : 0,
                    .chunks = c->layer[j->layer].window && c->row->window == WINDOW_CHUNKS,
                    .scale = (float)c->attn_scale,
+                   .slope = g->slopes
+                                ? g->slopes[i] * (c->w.alibi_scaled ? (float)c->attn_scale : 1)
+                                : 0,
                    .cap = (float)c->attn_softcap };
 }
 

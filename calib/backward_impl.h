@@ -88,6 +88,7 @@ struct grad_ctx {
     int64_t layer;          /* ... its number */
     pool *p;
     int64_t len;
+    float *slopes;       /* [heads] of ALiBi; NULL: it has none */
     grad_angles *angles; /* [n_angles] */
     int64_t n_angles;
     grad_made *made; /* [kept, at least 1] */
@@ -173,7 +174,7 @@ void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, cons
 void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K);
 
 /* ---- backward_attention.c ---- */
-/* Angles of all positions: floats, and g's. */
+/* Angles of all positions, and ALiBi's slopes: floats, and g's. */
 int64_t grad_angle_floats(const arch_config *c, int64_t len);
 lq_status grad_open_angles(grad_ctx *g, lq_err *err);
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */

@@ -53,10 +53,10 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if (w->pos == POS_ALIBI || w->norm_after_add || w->norm_stays || w->qk_norm == QK_NORM_HEADS ||
-        w->both_ways || w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
-        other_mixer(c) || other_mlp(c) || c->qkv_clip != 0 ||
-        (w->parallel && (apart(c) || arch_has_state(c))))
+    if ((w->pos == POS_ALIBI && w->alibi_bf16) || w->norm_after_add || w->norm_stays ||
+        w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
+        (c->v_dim != c->head_dim && !w->mla) || other_mixer(c) || other_mlp(c) ||
+        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = { R_PROJ_IN,   R_O_NORM,      R_HEAD_GATE, R_DOWN_NORM,
                                        R_STREAM_IN, R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,
