@@ -247,6 +247,10 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
         if (!g->c->w.qk_norm_late) grad_rotate(g, layer, m->q, own_keys(g, layer, m->k), R, false);
     }
     if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
+    if (l->head_gate)
+        gemm_run(m->z, g->c->heads, (gemm_in){ m->h, g->c->hidden, false },
+                 (gemm_in){ l->head_gate, g->c->hidden, true }, R, g->c->heads, g->c->hidden, 0,
+                 g->p);
     if (l->gate_bias) grad_gate_bias(g, l->gate_bias, R);
     grad_attend(g, l, layer, windows, false);
     if (g->c->o_scale != 1) k_scale(m->a, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
@@ -472,6 +476,11 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     grad_lent_back(g, layer, R);
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);
     add |= l->W[GRAD_ATTN_GATE] != NULL;
+    if (l->head_gate)
+        gemm_run(g->dx, g->c->hidden, (gemm_in){ g->dz, g->c->heads, false },
+                 (gemm_in){ l->head_gate, g->c->hidden, false }, R, g->c->hidden, g->c->heads,
+                 add ? 1 : 0, g->p);
+    add |= l->head_gate != NULL;
     if (g->c->w.mla) {
         mla_backward(g, l, layer, R, out, add);
         return;

@@ -151,7 +151,8 @@ static void gate_item(void *ctx, int64_t item, int thread)
     const gate_job *j = ctx;
     const arch_config *c = j->g->c;
     const grad_made *m = j->g->m;
-    const int64_t n = c->heads * c->v_dim, gates = c->w.gate_heads ? c->heads : n, each = n / gates;
+    const bool by_head = c->w.gate_heads || arch_name_of(c, R_HEAD_GATE);
+    const int64_t n = c->heads * c->v_dim, gates = by_head ? c->heads : n, each = n / gates;
     for (int64_t i = item * GRAD_ROWS * gates; i < grad_tile_end(item, j->R) * gates; i++) {
         float slope, sum = 0, *da = j->g->da + i * each;
         const float *a = m->a + i * each, s = gate_of(c, m->z[i], &slope);

@@ -16,12 +16,13 @@ typedef struct {
     float *y;     /* [R, channels]: what the convolution gives */
     float *z, *o; /* [R, width]: the gate; what the recurrence gives */
     float *t;     /* [R, width]: what R_MIX_OUT reads */
-    float *b, *a; /* [R, heads]: what beta and decay are made of */
+    float *b, *a; /* [R, heads], [R, arch_mix_decays]: what beta and decay are made of */
 } grad_mix;
 
 /* Gradients there, and scratch: dout at t, then at o; dc at y; db has room for R_MIX_BA's rows. */
 typedef struct {
     float *dc, *dz, *dout, *db, *da;
+    float *low;  /* [R, the larger rank] between two small matrices */
     float *scan; /* of each thread */
 } grad_mix_back;
 
@@ -221,7 +222,7 @@ void grad_mla_latents(grad_ctx *g, float *x, int64_t R, bool back);
 void grad_mla_heads(grad_ctx *g, float *x, int64_t R, bool back);
 
 /* ---- backward_mixer.c ---- */
-enum { GRAD_MIX_PARTS = 7, GRAD_MIX_BACK_PARTS = 6 };
+enum { GRAD_MIX_PARTS = 7, GRAD_MIX_BACK_PARTS = 7 };
 /* Buffers of a layer with a state, and of all of them together; m, b may be of no pass, for their sizes alone. */
 void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config *c, int64_t R);
 void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, const arch_config *c,

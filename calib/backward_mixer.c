@@ -6,6 +6,7 @@
  *     dS += q do^T    dq = S do      du = dS^T k    dk = dS u    dv = beta du    dbeta = du (u / beta)
  *     dS' = dS - k (beta du)^T       dk -= S' (beta du)          ddecay = <dS', S_before>    dS_before = decay dS'
  *
+ * MIX_KDA has a decay for each dim of a key: that many rows of S, S' and dS have one of their own, and ddecay is by rows.
  * States are made again from every SPAN-th, so that few are in memory. */
 #include <cblas.h>
 #include <math.h>
@@ -25,7 +26,8 @@ typedef struct {
     int64_t C, W;          /* channels of the convolution, values of all heads */
     int64_t q, k, v;       /* where each begins among the channels */
     int64_t in;            /* what the layer's linears make, but beta and decay of MIX_DELTA */
-    bool delta;
+    int64_t A;             /* decays of a row */
+    bool delta, keys;      /* keys: a decay for each dim of a key */
 } shape;
 
 static shape shape_of(const arch_config *c)
@@ -40,7 +42,9 @@ static shape shape_of(const arch_config *c)
                 .V = c->mix_value,
                 .C = arch_conv_channels(c, m),
                 .W = W,
-                .delta = m == MIX_DELTA };
+                .A = arch_mix_decays(c),
+                .delta = m == MIX_DELTA || m == MIX_KDA,
+                .keys = m == MIX_KDA };
     s.q = s.delta ? 0 : W + keys;
     s.k = s.delta ? keys : W;
     s.v = s.delta ? 2 * keys : 0;
@@ -61,16 +65,31 @@ void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config 
     const grad_part parts[GRAD_MIX_PARTS] = {
         { &m->in, conv ? R * s.in : 0 }, { &m->y, R * s.C }, { &m->z, conv ? 0 : R * s.W },
         { &m->o, conv ? 0 : R * s.W },   { &m->t, R * s.W }, { &m->b, s.delta ? R * s.H : 0 },
-        { &m->a, conv ? 0 : R * s.H },
+        { &m->a, conv ? 0 : R * s.A },
     };
     memcpy(p, parts, sizeof parts);
 }
 
-/* Floats of a thread: q and k of a window and their gradients; states; u and v - S'^T k of a span; four rows. */
+/* Numbers between two small matrices. */
+static int64_t low_rank(const arch_config *c)
+{
+    static const arch_role roles[] = { R_MIX_A_DOWN, R_MIX_GATE_DOWN };
+    int64_t most = 0, N, K;
+    for (size_t i = 0; i < LQ_COUNT(roles); i++) {
+        if (!arch_name_of(c, roles[i])) continue;
+        arch_role_shape(c, roles[i], &N, &K);
+        most = N > most ? N : most;
+    }
+    return most;
+}
+
+/* Floats of a thread: q and k of a window and their gradients; states; u and v - S'^T k of a span; four rows; decays and
+ * their slopes. */
 static int64_t scan_floats(const arch_config *c, int64_t len)
 {
     const shape s = shape_of(c);
-    return 4 * len * s.K + (lq_ceil_div(len, SPAN) + SPAN + 3) * s.K * s.V + (2 * SPAN + 4) * s.V;
+    return 4 * len * s.K + (lq_ceil_div(len, SPAN) + SPAN + 3) * s.K * s.V + (2 * SPAN + 4) * s.V +
+           (s.keys ? 3 * s.K : 0);
 }
 
 void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, const arch_config *c,
@@ -83,7 +102,8 @@ void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, con
         { &b->dz, R * s.W },
         { &b->dout, R * s.W },
         { &b->db, scan ? 2 * R * s.H : 0 },
-        { &b->da, scan ? R * s.H : 0 },
+        { &b->da, scan ? R * s.A : 0 },
+        { &b->low, R * low_rank(c) },
         { &b->scan, scan ? scan_floats(c, len) * threads : 0 },
     };
     memcpy(p, parts, sizeof parts);
@@ -153,12 +173,23 @@ static void split_row(const rows_job *j, float *row, float *x, float *z, float *
 
 static float sigmoid(float x) { return 1 / (1 + k_exp(-x)); }
 
+/* What the output is times, of z, and its slope. */
+static float gate(const shape *s, float z, float *slope);
+
 /* silu(x), and its slope. */
 static float silu(float x, float *slope)
 {
     const float s = sigmoid(x);
     *slope = s * (1 + x * (1 - s));
     return x * s;
+}
+
+static float gate(const shape *s, float z, float *slope)
+{
+    if (!s->keys) return silu(z, slope);
+    const float f = sigmoid(z);
+    *slope = f * (1 - f);
+    return f;
 }
 
 /* ---- before the scan ---- */
@@ -245,9 +276,14 @@ static pace pace_of(const scan_job *j, int64_t r, int64_t h)
 {
     const arch_config *c = j->g->c;
     const grad_mix *m = &j->g->m->mix;
+    pace p = { 0 };
+    if (j->s.keys) {
+        p.beta = sigmoid(m->b[r * j->s.H + h]);
+        p.dbeta = p.beta * (1 - p.beta);
+        return p;
+    }
     const float x = m->a[r * j->s.H + h] + j->l->mix_dt[h], rate = j->l->mix_rate[h];
     float step = x, slope = x > 20 ? 1 : sigmoid(x);
-    pace p;
     k_softplus(&step, &(float){ 0 }, 1);
     if (j->s.delta) {
         const float twice = c->w.mix_beta_2 ? 2 : 1, s = sigmoid(m->b[r * j->s.H + h]);
@@ -266,12 +302,32 @@ static pace pace_of(const scan_job *j, int64_t r, int64_t h)
     return p;
 }
 
+/* The decays of a key's dims, and by what makes them. */
+static void decays_of(const scan_job *j, float *decay, float *slope, int64_t r, int64_t h)
+{
+    const int64_t K = j->s.K;
+    const float *a = j->g->m->mix.a + r * j->s.A + h * K, *dt = j->l->mix_dt + h * K;
+    const float rate = j->l->mix_rate[h], span = (float)j->g->c->decay_span;
+    for (int64_t i = 0; i < K; i++) {
+        float step = a[i] + dt[i], s = sigmoid(span > 0 ? -rate * step : step);
+        if (span > 0) {
+            decay[i] = k_exp(-span * s);
+            slope[i] = decay[i] * span * s * (1 - s) * rate;
+        } else {
+            k_softplus(&step, &(float){ 0 }, 1);
+            decay[i] = k_exp(rate * step);
+            slope[i] = decay[i] * rate * s;
+        }
+    }
+}
+
 /* One window and one key head. */
 typedef struct {
     const scan_job *j;
     int64_t row0, g, T;
     float *q, *k, *dq, *dk; /* [T, K] */
     float *S, *kept, *u, *rest, *tmp;
+    float *decay, *slope, *row; /* [K] where each dim of a key has a decay */
 } head_scan;
 
 static head_scan scan_at(const scan_job *j, int64_t item, int thread)
@@ -279,14 +335,22 @@ static head_scan scan_at(const scan_job *j, int64_t item, int thread)
     const shape *s = &j->s;
     const int64_t T = j->g->len, n = T * s->K, state = s->K * s->V;
     float *at = j->g->mix.scan + thread * scan_floats(j->g->c, T);
-    head_scan h = { j,          item / s->G * T, item % s->G, T,    at,   at + n,
-                    at + 2 * n, at + 3 * n,      NULL,        NULL, NULL, NULL,
-                    NULL };
+    head_scan h = { .j = j,
+                    .row0 = item / s->G * T,
+                    .g = item % s->G,
+                    .T = T,
+                    .q = at,
+                    .k = at + n,
+                    .dq = at + 2 * n,
+                    .dk = at + 3 * n };
     h.S = at + 4 * n;                                  /* SPAN + 2 states, the last for gradients */
     h.kept = h.S + (SPAN + 2) * state;                 /* before every span */
     h.u = h.kept + (lq_ceil_div(T, SPAN) + 1) * state; /* [SPAN, V] */
     h.rest = h.u + SPAN * s->V;
     h.tmp = h.rest + SPAN * s->V;
+    h.decay = h.tmp + 4 * s->V;
+    h.slope = h.decay + s->K;
+    h.row = h.slope + s->K;
     return h;
 }
 
@@ -350,7 +414,10 @@ static void scan_step(const head_scan *a, float *S, int64_t t, int64_t h, float 
     const shape *s = &a->j->s;
     const pace p = pace_of(a->j, a->row0 + t, h);
     const int K = (int)s->K, V = (int)s->V;
-    k_scale(S, p.decay, s->K * s->V);
+    if (s->keys) decays_of(a->j, a->decay, a->slope, a->row0 + t, h);
+    for (int64_t i = 0; i < s->K && s->keys; i++)
+        k_scale(S + i * s->V, a->decay[i], s->V);
+    if (!s->keys) k_scale(S, p.decay, s->K * s->V);
     read_value(a->j, rest, a->row0 + t, h);
     if (s->delta)
         cblas_sgemv(CblasRowMajor, CblasTrans, K, V, -1, S, V, a->k + t * K, 1, 1, rest, 1);
@@ -377,6 +444,17 @@ static void scan_item(void *ctx, int64_t item, int thread)
     }
 }
 
+/* dS, that of S', to that of the state before; and what the decays have. */
+static void decays_back(const head_scan *a, float *dS, const float *before, int64_t r, int64_t h)
+{
+    const shape *s = &a->j->s;
+    float *da = a->j->g->mix.da + r * s->A + h * s->K;
+    for (int64_t i = 0; i < s->K; i++) {
+        da[i] = (float)grad_dot(dS + i * s->V, before + i * s->V, s->V) * a->slope[i];
+        k_scale(dS + i * s->V, a->decay[i], s->V);
+    }
+}
+
 /* Position t of a span: S is the state after it, before[0] the one before; dS that of what comes after it. */
 static void step_back(const head_scan *a, const float *S, float *dS, int64_t t, int64_t h,
                       const float *u, const float *rest)
@@ -396,13 +474,24 @@ static void step_back(const head_scan *a, const float *S, float *dS, int64_t t, 
     k_scale(du, p.beta, V);
     k_add(a->j->g->mix.dc + r * s->C + s->v + h * V, du, V);
     if (s->delta) {
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, K, V, -p.decay, before, V, du, 1, 1, dk, 1);
+        if (s->keys) {
+            decays_of(a->j, a->decay, a->slope, r, h);
+            cblas_sgemv(CblasRowMajor, CblasNoTrans, K, V, 1, before, V, du, 1, 0, a->row, 1);
+            for (int64_t i = 0; i < s->K; i++)
+                dk[i] -= a->decay[i] * a->row[i];
+        } else {
+            cblas_sgemv(CblasRowMajor, CblasNoTrans, K, V, -p.decay, before, V, du, 1, 1, dk, 1);
+        }
         cblas_sger(CblasRowMajor, K, V, -1, k, 1, du, 1, dS, V);
+    }
+    if (s->delta) a->j->g->mix.db[r * s->H + h] = dbeta * p.dbeta;
+    if (s->keys) {
+        decays_back(a, dS, before, r, h);
+        return;
     }
     const float ddecay = (float)grad_dot(dS, before, n);
     k_scale(dS, p.decay, n);
     a->j->g->mix.da[r * s->H + h] = ddecay * p.ddecay + (s->delta ? 0 : dbeta * p.dbeta);
-    if (s->delta) a->j->g->mix.db[r * s->H + h] = dbeta * p.dbeta;
 }
 
 static void head_back(const head_scan *a, int64_t h)
@@ -500,7 +589,7 @@ static void out_forward(const rows_job *j, int64_t r)
     read_out(j, t, r);
     if (norm_first(j)) norm_parts(j, t);
     for (int64_t i = 0; i < s->W; i++)
-        t[i] *= silu(m->z[r * s->W + i], &unused);
+        t[i] *= gate(s, m->z[r * s->W + i], &unused);
     if (!norm_first(j)) norm_parts(j, t);
     if (j->g->c->mix_out_scale != 1) k_scale(t, (float)j->g->c->mix_out_scale, s->W);
 }
@@ -518,7 +607,7 @@ static void out_back(const rows_job *j, int64_t r, float *x)
     if (norm_first(j)) {
         norm_parts(j, x);
         for (int64_t i = 0; i < s->W; i++) {
-            const float f = silu(z[i], &slope);
+            const float f = gate(s, z[i], &slope);
             dz[i] = d[i] * x[i] * slope;
             d[i] *= f;
         }
@@ -527,11 +616,11 @@ static void out_back(const rows_job *j, int64_t r, float *x)
     } else {
         float unused;
         for (int64_t i = 0; i < s->W; i++)
-            x[i] *= silu(z[i], &unused);
+            x[i] *= gate(s, z[i], &unused);
         norm_parts_back(j, d, x);
         read_out(j, x, r);
         for (int64_t i = 0; i < s->W; i++) {
-            const float f = silu(z[i], &slope);
+            const float f = gate(s, z[i], &slope);
             dz[i] = d[i] * x[i] * slope;
             d[i] *= f;
         }
@@ -582,7 +671,7 @@ static void split_back(const rows_job *j, int64_t r)
     }
 }
 
-/* ---- beta and decay of MIX_DELTA ---- */
+/* ---- beta and decay of MIX_DELTA and MIX_KDA, and a gate by two small matrices ---- */
 /* Rows of R_MIX_BA's [R, 2 heads] to or from b and a: of each key head its values' b, a; else all b, all a. */
 static void pace_row(const rows_job *j, int64_t r, float *ba, float *b, float *a, bool back)
 {
@@ -600,6 +689,35 @@ static void pace_forward(const rows_job *j, int64_t r)
     pace_row(j, r, j->g->mix.db, j->g->m->mix.b, j->g->m->mix.a, false);
 }
 
+static int64_t rank_of(const rows_job *j, arch_role down)
+{
+    int64_t N, K;
+    arch_role_shape(j->g->c, down, &N, &K);
+    return N;
+}
+
+/* y [R,N] = up (down h). */
+static void low_forward(const rows_job *j, float *y, const float *down, const float *up,
+                        arch_role role, int64_t N)
+{
+    const int64_t n = rank_of(j, role), D = j->s.D;
+    float *low = j->g->mix.low;
+    gemm_run(low, n, (gemm_in){ j->g->m->h, D, false }, (gemm_in){ down, D, true }, j->R, n, D, 0,
+             j->g->p);
+    gemm_run(y, N, (gemm_in){ low, n, false }, (gemm_in){ up, n, true }, j->R, N, n, 0, j->g->p);
+}
+
+/* dx += the gradient at h of dy. */
+static void low_back(const rows_job *j, float *dx, const float *dy, const float *down,
+                     const float *up, arch_role role, int64_t N)
+{
+    const int64_t n = rank_of(j, role), D = j->s.D;
+    float *low = j->g->mix.low;
+    gemm_run(low, n, (gemm_in){ dy, N, false }, (gemm_in){ up, n, false }, j->R, n, N, 0, j->g->p);
+    gemm_run(dx, D, (gemm_in){ low, n, false }, (gemm_in){ down, D, false }, j->R, D, n, 1,
+             j->g->p);
+}
+
 static void make_pace(const rows_job *j)
 {
     const shape *s = &j->s;
@@ -614,7 +732,12 @@ static void make_pace(const rows_job *j)
         return;
     }
     gemm_run(m->b, s->H, h, (gemm_in){ j->l->mix_b, s->D, true }, j->R, s->H, s->D, 0, p);
-    gemm_run(m->a, s->H, h, (gemm_in){ j->l->mix_a, s->D, true }, j->R, s->H, s->D, 0, p);
+    if (j->l->mix_a)
+        gemm_run(m->a, s->A, h, (gemm_in){ j->l->mix_a, s->D, true }, j->R, s->A, s->D, 0, p);
+    else
+        low_forward(j, m->a, j->l->mix_a_down, j->l->mix_a_up, R_MIX_A_DOWN, s->A);
+    if (j->l->mix_gate_down)
+        low_forward(j, m->z, j->l->mix_gate_down, j->l->mix_gate_up, R_MIX_GATE_DOWN, s->W);
 }
 
 /* dx += what beta and decay depend on: those that are kept in f32 have no gradient of their own. */
@@ -635,8 +758,13 @@ static void pace_back(const rows_job *j, float *dx)
     if (j->l->mix_ba) return;
     gemm_run(dx, s->D, (gemm_in){ b->db, H, false }, (gemm_in){ j->l->mix_b, s->D, false }, j->R,
              s->D, H, 1, j->g->p);
-    gemm_run(dx, s->D, (gemm_in){ b->da, H, false }, (gemm_in){ j->l->mix_a, s->D, false }, j->R,
-             s->D, H, 1, j->g->p);
+    if (j->l->mix_a)
+        gemm_run(dx, s->D, (gemm_in){ b->da, s->A, false }, (gemm_in){ j->l->mix_a, s->D, false },
+                 j->R, s->D, s->A, 1, j->g->p);
+    else
+        low_back(j, dx, b->da, j->l->mix_a_down, j->l->mix_a_up, R_MIX_A_DOWN, s->A);
+    if (j->l->mix_gate_down)
+        low_back(j, dx, b->dz, j->l->mix_gate_down, j->l->mix_gate_up, R_MIX_GATE_DOWN, s->W);
 }
 
 /* ---- all of it ---- */

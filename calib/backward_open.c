@@ -18,14 +18,14 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Does a layer mix by other than attention, a gated delta rule, Mamba-2, both of these or a short
+/* Does a layer mix by other than attention, a delta rule, Mamba-2, both of these or a short
  * convolution? */
 static bool other_mixer(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
-             m != MIX_CONV && m != MIX_BOTH) ||
+             m != MIX_CONV && m != MIX_BOTH && m != MIX_KDA) ||
             (c->layer[i].kv_back && c->w.mla) || (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }
@@ -58,10 +58,10 @@ bool grad_covers(const arch_config *c)
         (c->v_dim != c->head_dim && !w->mla) || other_mixer(c) || other_mlp(c) ||
         c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_PROJ_IN,   R_O_NORM,      R_HEAD_GATE, R_DOWN_NORM,
-                                       R_STREAM_IN, R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,
-                                       R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM,
-                                       R_EMBED_BY,  R_ROUTER_IN };
+    static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,    R_DOWN_NORM,       R_STREAM_IN,
+                                       R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,    R_O_A,
+                                       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM, R_EMBED_BY,
+                                       R_ROUTER_IN };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -95,7 +95,7 @@ static layer_kind any_kind(const arch_config *c)
 
 static bool gated_output(const arch_config *c)
 {
-    return c->w.q_gated || arch_name_of(c, R_ATTN_GATE);
+    return c->w.q_gated || arch_name_of(c, R_ATTN_GATE) || arch_name_of(c, R_HEAD_GATE);
 }
 
 enum {

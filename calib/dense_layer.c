@@ -248,6 +248,7 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
     }
     if (!s) s = src_vector(src, R_SINKS, layer, -1, false, &l->sinks, a, err);
     if (!s) s = src_vector(src, R_LAYER_SCALE, layer, -1, false, &l->scale, a, err);
+    if (!s) s = small_matrix(&l->head_gate, src, R_HEAD_GATE, layer, a, p, err);
     if (!s) s = small_matrix(&l->ple_gate, src, R_PLE_GATE, layer, a, p, err);
     if (!s) s = small_matrix(&l->ple_out, src, R_PLE_OUT, layer, a, p, err);
     for (int k = 0; k < GRAD_XIELU && !s; k++)
@@ -258,6 +259,10 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
         if (!s) s = small_matrix(&l->mix_ba, src, R_MIX_BA, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_b, src, R_MIX_B, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_a, src, R_MIX_A, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_a_down, src, R_MIX_A_DOWN, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_a_up, src, R_MIX_A_UP, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_gate_down, src, R_MIX_GATE_DOWN, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_gate_up, src, R_MIX_GATE_UP, layer, a, p, err);
     }
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }

@@ -140,7 +140,11 @@ static lq_status load_state(tune_params *t, int64_t layer, size_t n_items, lq_er
     lq_status s = dense_mix_vectors(l, t->src, layer, &t->arena, err);
     if (!s) s = load_small(t, &l->mix_ba, R_MIX_BA, layer, n_items, err);
     if (!s) s = load_small(t, &l->mix_b, R_MIX_B, layer, n_items, err);
-    return s ? s : load_small(t, &l->mix_a, R_MIX_A, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_a, R_MIX_A, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_a_down, R_MIX_A_DOWN, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_a_up, R_MIX_A_UP, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_gate_down, R_MIX_GATE_DOWN, layer, n_items, err);
+    return s ? s : load_small(t, &l->mix_gate_up, R_MIX_GATE_UP, layer, n_items, err);
 }
 
 lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
@@ -166,6 +170,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     for (int k = 0; k < GRAD_XIELU && !s; k++)
         s = tune_params_vector(t, &q->beside.xielu[k], &len, R_XIELU_P + (arch_role)k, layer, false,
                                n, err);
+    if (!s) s = load_small(t, &q->beside.head_gate, R_HEAD_GATE, layer, n, err);
     if (!s) s = load_small(t, &q->beside.ple_gate, R_PLE_GATE, layer, n, err);
     if (!s) s = load_small(t, &q->beside.ple_out, R_PLE_OUT, layer, n, err);
     if (!s)
