@@ -521,7 +521,7 @@ def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
 
 @pytest.mark.parametrize("model, args, there, code, says", [
     (None, [3], 3, 3, "heads: expected a multiple of 3 devices, found 4"),
-    (None, [4], 4, 3, "KV heads: expected a multiple of 4 devices, found 2"),
+    ("olmo2", [4], 4, 3, "KV heads: expected a multiple of 4 devices, found 2"),  # one norm for all
     (None, [2], 1, 1, "2 devices: cuda:1: expected the 1 GPU that is here, cuda:0"),
     (None, [2, "--device", "cuda:1"], 2, 1, "2 devices: cuda:2: expected one of 2 GPUs, cuda:0 .. cuda:1"),
     (None, [2, "--device", "cpu"], 2, 2, "--tensor-parallel-size: expected --device cuda or auto, found cpu"),
@@ -561,7 +561,7 @@ def test_the_plan_of_several_devices(gpu, llmq, tmp_path):
     half = (one["gpu_weights_bytes"] - embed) / 2
     assert half < two["gpu_weights_bytes"] - embed < 1.01 * half, (one, two)
     assert not gpu.json(*ask[:3], 1_000_000, *PLAN, "--tensor-parallel-size", 2)["fits"]
-    for more, says in [(["--tensor-parallel-size", 4], "KV heads: expected a multiple of 4 devices"),
+    for more, says in [(["--tensor-parallel-size", 3], "heads: expected a multiple of 3 devices, found 4"),
                        (["--tensor-parallel-size", 2, "--scheme", "u4-g256"],
                         "down over 2 devices: inputs 0..384 of 768: expected multiples of 256, a group")]:
         assert says in gpu(*ask, *more, code=3).stderr
