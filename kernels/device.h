@@ -159,12 +159,13 @@ typedef struct {
 
 /* n weights of one scheme and shape (dev_same_group), each for rows of its own: experts. */
 typedef struct {
-    const void *parts;           /* mm_group_bytes(n), written by mm_group */
+    const void *parts;           /* n * DEV_GROUP_EACH bytes, written by mm_group */
     const int32_t *first, *busy; /* dev_place_args: whose the rows of x and y are */
     int64_t n, most;             /* most: rows of one weight at most */
 } dev_group;
 
 enum {
+    DEV_GROUP_EACH = 88,      /* bytes that a group keeps of each of its weights */
     DEV_MM_SMALL = 8,         /* rows up to which a product is bound by reading the weight */
     DEV_MM_PARTS = 192 << 10, /* bytes of mm_scratch at most for parts of weights of few outputs */
     DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
@@ -723,7 +724,6 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     /* How a product of M rows, of no group, has its inputs at the beginning of its scratch: for  \
      * dev_order; < 0: other than bf16 numbers that a dev_order can give */ \
     X(int64_t, mm_order, (const dev *d, const dev_weight *w, mm_acts acts, int64_t M))              \
-    X(size_t, mm_group_bytes, (int64_t n))                                                          \
     /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */                 \
     X(void, mm_group,                                                                               \
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))             \

@@ -312,8 +312,6 @@ int64_t CU_NAME(mm_order)(const dev *d, const dev_weight *w, mm_acts acts, int64
     return c.sm90 ? mm_sm90_of(w, M, 0).rows : 0;
 }
 
-size_t CU_NAME(mm_group_bytes)(int64_t n) { return (size_t)n * sizeof(mm_part); }
-
 void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *const *bias,
                        int64_t n)
 {

@@ -55,6 +55,7 @@ struct mm_part {
     int32_t n_out, out_steps;
     float act_scale;
 };
+static_assert(sizeof(mm_part) == DEV_GROUP_EACH, "of device.h");
 
 /* Whose the M rows of a launch are; by value. They begin at row0 of those that `first` counts. */
 struct mm_rows {

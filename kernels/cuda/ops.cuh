@@ -17,7 +17,6 @@ void CU_NAME(place)(dev *d, const dev_place_args *a);
 void CU_NAME(join_experts)(dev *d, const dev_join_args *a);
 size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M);
 int64_t CU_NAME(mm_order)(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
-size_t CU_NAME(mm_group_bytes)(int64_t n);
 void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *const *bias,
                        int64_t n);
 void CU_NAME(matmul)(dev *d, const dev_mm_args *a);

@@ -330,7 +330,7 @@ static lq_status put_set(model_experts *set, model_on *on, const model_linear *l
         if (t->scheme.n_out > set->w.t.scheme.n_out) set->w.t.scheme.n_out = t->scheme.n_out;
     }
     set->w.s = tiles_shape(&set->w.t.scheme, like->N, like->K);
-    lq_status st = model_dev_take(&set->parts, on, on->d.ops->mm_group_bytes(n), err);
+    lq_status st = model_dev_take(&set->parts, on, (size_t)n * DEV_GROUP_EACH, err);
     if (!st) on->d.ops->mm_group(&on->d, set->parts, s->w, s->bias, n);
     return st;
 }
@@ -369,7 +369,7 @@ static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of,
     void *at;
     if (!w || !bias) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = model_dev_take(&at, on, (size_t)H * each, err);
-    if (!s) s = model_dev_take(&to->parts, on, on->d.ops->mm_group_bytes(H), err);
+    if (!s) s = model_dev_take(&to->parts, on, (size_t)H * DEV_GROUP_EACH, err);
     if (s) return s;
     for (int64_t h = 0; h < H; h++) {
         uint8_t *own = (uint8_t *)at + (size_t)h * each;
@@ -597,7 +597,7 @@ static size_t absorbed_size(const model *m, const model_linear *kv_b, const dev 
     size_t k, v;
     if (!kv_b->present) return 0;
     model_absorb_head(&k, &v, m->cfg, &kv_b->w.t.scheme, half);
-    return piece(H * k) + piece(H * v) + 2 * piece(d->ops->mm_group_bytes((int64_t)H));
+    return piece(H * k) + piece(H * v) + 2 * piece(H * DEV_GROUP_EACH);
 }
 
 static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
@@ -611,7 +611,7 @@ static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
             n += part_size(m, layer, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
-        if (l->expert[r]) n += piece(d->ops->mm_group_bytes(m->cfg->experts));
+        if (l->expert[r]) n += piece((size_t)m->cfg->experts * DEV_GROUP_EACH);
     }
     return n;
 }

@@ -866,7 +866,7 @@ static void one_group(const char *name, const group_case *c, int n_sm)
     ops->place(&r.d, &p);
     float *x = floats(&r, M * ldx, 1), *want = floats(&r, M * N, 3), *got = floats(&r, M * N, 4),
           *alone = floats(&r, M * N, 5), *dense = lq_push(&r.a, (size_t)(N * K) * 4);
-    void *parts = put(&r, NULL, ops->mm_group_bytes(c->E));
+    void *parts = put(&r, NULL, (size_t)c->E * DEV_GROUP_EACH);
     ops->mm_group(&r.d, parts, in, bias_on, c->E);
     const dev_group g = { parts, p.first, p.busy, c->E, c->T };
     dev_mm_args a = { .y = put(&r, want, (size_t)(M * N) * 4),
