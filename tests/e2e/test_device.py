@@ -694,6 +694,21 @@ def test_a_dry_run_refuses_what_the_server_refuses_on_a_gpu(gpu, size, args):
     assert re.search(r"^device: cpu \(", auto.stderr, re.M) and "GPU" not in auto.stdout
 
 
+COUNTED = [("experts' groups, routers", "mixtral-moe"), ("biases", "gpt2"), ("a convolution's biases, heads' vectors", "mamba2"),
+           ("factors of latent attention", "deepseek-v2-mla"), ("small products beside a state", "qwen3.5")]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("why, name", COUNTED, ids=[x[1] for x in COUNTED])
+def test_a_dry_run_counts_weights_to_the_byte(gpu, why, name, n):
+    """Both say how much is free of what is just too little."""
+    model, env = [ARCH / name, "--device", "cuda", "--tensor-parallel-size", n], devices(n)
+    need = gpu.json("serve", *model, "--dry-run", env=env)
+    env["LLMQ_EMULATED_MEMORY"] = str(need["gpu_weights_bytes"] + need["gpu_step_bytes"] - 400)
+    dry, served = (gpu("serve", *model, *more, code=1, env=env).stderr.splitlines()[-1] for more in (["--dry-run"], ["--port", 0]))
+    assert dry == served and " free; " in dry
+
+
 @pytest.mark.parametrize("name, args, want", [
     ("NVIDIA H100 80GB HBM3", ["--device", "cuda"], (3350e9, 989e12)), ("emulated", ["--device", "cuda"], None),
     ("NVIDIA H100 80GB HBM3", ["--gpu-layers", 3], None), ("NVIDIA H100 80GB HBM3", ["--tensor-parallel-size", 2], (6700e9, 1978e12))])

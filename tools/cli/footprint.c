@@ -71,14 +71,15 @@ const char *foot_format(const foot_model *p)
 }
 
 /* ---- weights ---- */
-/* Bytes of a linear's tiles, and the numbers in them, or of the first of so many devices' part. */
-static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *cfg, arch_role r,
-                             const qt_scheme *scheme, int64_t N, int64_t K, int ranks, lq_err *err)
+/* Bytes of a linear's tiles, or of the first of so many devices' part, whose outputs and inputs take N's and K's
+ * place. */
+static lq_status tiled_bytes(size_t *bytes, const arch_config *cfg, arch_role r,
+                             const qt_scheme *scheme, int64_t *N, int64_t *K, int ranks,
+                             lq_err *err)
 {
-    qt_tensor t = { .scheme = tiles_scheme(scheme, N, K), .layout = QT_TILE16, .N = N, .K = K };
+    qt_tensor t = { .scheme = tiles_scheme(scheme, *N, *K), .layout = QT_TILE16, .N = *N, .K = *K };
     rank_part p;
     *bytes = 0;
-    *numbers = 0;
     if (ranks > 1 && rank_part_of(&p, cfg, r, 0, ranks)) {
         const qt_tensor whole = t;
         lq_status s = tiles_part(&t, &whole, p.rows, p.n, p.k0, p.k1, err);
@@ -86,20 +87,33 @@ static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *
     }
     for (int i = 0; i < QT_N_PLANES; i++)
         *bytes += qt_plane_bytes(&t.scheme, QT_TILE16, t.N, t.K, (qt_plane)i);
-    *numbers = (double)t.N * (double)t.K;
+    *N = t.N;
+    *K = t.K;
     return LQ_OK;
 }
 
-/* Matrices that are no linears and stay as they are stored. */
-static bool as_stored(arch_role r)
+/* Of a vector that heads have a part of, the first device's. */
+static lq_status vector_part(int64_t *N, int64_t *K, const arch_config *cfg, arch_role r,
+                             int64_t layer, int ranks, lq_err *err)
 {
-    static const arch_role roles[] = { R_EMBED,      R_PLE_EMBED,   R_PLE_PROJ,
-                                       R_PLE_GATE,   R_PLE_OUT,     R_STREAM_IN,
-                                       R_STREAM_OUT, R_LAUREL_LEFT, R_LAUREL_RIGHT };
-    for (size_t i = 0; i < LQ_COUNT(roles); i++)
-        if (roles[i] == r) return true;
-    return false;
+    arch_config own;
+    lq_arena a = { 0 };
+    if (ranks == 1) return LQ_OK;
+    lq_status s = rank_config(&own, cfg, ranks, &a, err);
+    if (!s) arch_role_shape(arch_at(&own, layer), r, N, K);
+    lq_arena_free(&a);
+    return s;
 }
+
+/* Is a role's matrix held in tiles? Those that schemes are for, and a layer's small ones, as they are stored. */
+static bool in_tiles(arch_role r)
+{
+    return arch_role_linear(r) || r == R_PLE_PROJ ||
+           (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r));
+}
+
+/* Those whose rows are read as they are stored. */
+static bool in_rows(arch_role r) { return r == R_EMBED || r == R_PLE_EMBED; }
 
 /* How the runtime holds a role's tensor of N and K; N 0: there is none. */
 static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model *p,
@@ -113,22 +127,33 @@ static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model
     lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
     if (s) return s;
     const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
-    if (!t && (p->weights || !has)) *N = 0;
+    const bool made = has && r != R_HEAD && arch_name_of(cfg, r)->flags & NAME_ONES;
+    if (!t && ((p->weights && !made) || !has)) *N = 0;
     if (!*N) return LQ_OK;
     *as = (qt_scheme){ .kind = QT_DENSE, .dtype = cfg->dtype };
     if (t && t->plain) *as = t->t.scheme;
     const bool linear = arch_role_linear(r);
     if (linear && r != R_HEAD && scheme) *as = *scheme;
     if (as->kind == QT_UINT) as->group = qz_fit_group(*K, as->group);
-    if (!linear && !as_stored(r))
+    if (!in_tiles(r) && !in_rows(r))
         *as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
     s = qt_check(as, *N, *K, err);
     return s ? lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)*N, (long long)*K)
              : LQ_OK;
 }
 
-/* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
- * the experts a token reads those used. ranks: as foot_sizes. */
+/* Its biases: 1 or 0. */
+static lq_status has_bias(size_t *n, const foot_model *p, arch_role r, int64_t layer, lq_err *err)
+{
+    const src_tensor *t, *bias = NULL;
+    *n = !p->weights && arch_wants_bias(foot_config(p), r) > 0;
+    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, &bias, err) : LQ_OK;
+    *n += bias != NULL;
+    return s;
+}
+
+/* Bytes of one role's tensor as the runtime holds it, with its biases: in tiles, in rows, or f32. Of the
+ * experts a token reads those used. ranks: as foot_sizes. */
 static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
                           arch_role r, int64_t layer, int ranks, lq_err *err)
 {
@@ -137,21 +162,29 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     qt_scheme as;
     lq_status s = role_as(&as, &N, &K, p, scheme, r, layer, err);
     if (s || !N) return s;
-    size_t bytes = 0;
+    size_t bytes = 0, bias = 0;
     const bool expert = arch_role_per_expert(r);
     const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
-    if (arch_role_linear(r)) {
-        if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
-        double numbers;
-        if (p->part) N = part_outputs(part_at(p->part, layer), r, N);
-        s = tiled_bytes(&bytes, &numbers, arch_at(cfg, layer), r, &as, N, K, ranks, err);
-        if (s) return s;
-        w->step_bytes += (size_t)used * bytes;
-        w->step_weights += (double)used * numbers;
-    } else {
-        bytes = (size_t)arch_n_tensors(cfg, r) * qt_bytes(&as, N, K);
-    }
+    if (p->part && arch_role_linear(r)) N = part_outputs(part_at(p->part, layer), r, N);
     if (r != R_HEAD || !cfg->tied) w->params += (double)all * (double)N * (double)K;
+    s = has_bias(&bias, p, r, layer, err);
+    if (s) return s;
+    if (in_tiles(r)) {
+        if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
+        s = tiled_bytes(&bytes, arch_at(cfg, layer), r, &as, &N, &K, ranks, err);
+        if (s) return s;
+        if (arch_role_linear(r)) {
+            w->step_bytes += (size_t)used * bytes;
+            w->step_weights += (double)used * (double)N * (double)K;
+        }
+        bytes += bias * (size_t)N * sizeof(float);
+    } else {
+        s = vector_part(&N, &K, cfg, r, layer, ranks, err);
+        if (s) return s;
+        const bool conv = r >= R_MIX_CONV && r <= R_MIX_CONV_V;
+        bias *= (size_t)(N * K / (conv ? cfg->conv_taps : 1)) * sizeof(float);
+        bytes = (size_t)arch_n_tensors(cfg, r) * (qt_bytes(&as, N, K) + bias);
+    }
     *(r == R_PLE_EMBED ? &w->rows_bytes : &w->weights_bytes) += (size_t)all * bytes;
     return LQ_OK;
 }
@@ -215,8 +248,22 @@ static lq_status add_factors(foot_weights *w, const foot_model *p, const qt_sche
     if (!s) s = role_as(&as, &N, &K, p, scheme, R_KV_B, layer, err);
     if (s || !N) return s;
     model_absorb_head(&keys, &values, cfg, &as, half);
-    w->weights_bytes += (size_t)(cfg->heads / ranks) * (keys + values) - kv_b.weights_bytes;
+    w->weights_bytes +=
+        (size_t)(cfg->heads / ranks) * (keys + values + 2 * DEV_GROUP_EACH) - kv_b.weights_bytes;
     return LQ_OK;
+}
+
+/* What a device keeps of a layer's experts beside their weights. */
+static lq_status add_sets(foot_weights *w, const foot_model *p, int64_t layer, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int i = 0; i < ARCH_N_EXPERT_ROLES && !s; i++) {
+        int64_t N, K;
+        qt_scheme as;
+        s = role_as(&as, &N, &K, p, NULL, R_EXPERT_GATE + i, layer, err);
+        if (!s && N) w->weights_bytes += (size_t)foot_config(p)->experts * DEV_GROUP_EACH;
+    }
+    return s;
 }
 
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
@@ -229,6 +276,7 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
         foot_weights one = { 0 };
         s = add_layer(&one, p, scheme, l, ranks, err);
         if (!s && cfg->w.mla) s = add_factors(&one, p, scheme, l, ranks, half, err);
+        if (!s) s = add_sets(&one, p, l, err);
         room[l] = one.weights_bytes;
     }
     foot_weights rest = { 0 }, rows = { 0 };

@@ -24,7 +24,7 @@ const arch_config *foot_config(const foot_model *m);
 const char *foot_format(const foot_model *m); /* "safetensors", "config alone" */
 
 typedef struct {
-    size_t weights_bytes; /* resident: linears, head, embedding, norms */
+    size_t weights_bytes; /* resident: linears, head, embedding, norms, biases */
     size_t rows_bytes;    /* of which rows are read from the file as they are needed: per-layer
                              embeddings */
     size_t step_bytes;    /* read in every step: linears and head */
