@@ -46,7 +46,8 @@ static bool other_mlp(const arch_config *c)
     return (c->act == ARCH_XIELU && c->experts) || c->act == ARCH_SILU_LIMITED ||
            c->act == ARCH_SILU_CAPPED ||
            (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
-           (c->experts && w->parallel) || w->router >= ROUTER_SPARSEMIXER ||
+           (c->experts && w->parallel) || w->router >= ROUTER_SPARSEMIXER || w->shortcut ||
+           w->skips || c->router_scale != 1 ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 
@@ -56,12 +57,13 @@ bool grad_covers(const arch_config *c)
     if ((w->pos == POS_ALIBI && w->alibi_bf16) || w->norm_after_add || w->norm_stays ||
         w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
         (c->v_dim != c->head_dim && !w->mla) || other_mixer(c) || other_mlp(c) ||
-        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
+        c->qkv_clip != 0 || c->latent_scale != 1 ||
+        (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,    R_DOWN_NORM,       R_STREAM_IN,
-                                       R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,    R_O_A,
-                                       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM, R_EMBED_BY,
-                                       R_ROUTER_IN };
+    static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN,
+                                       R_LAUREL_LEFT, R_INDEX_K,    R_EXPERTS_BIAS,    R_O_A,
+                                       R_HEAD_NORM,   R_ATTN_JOIN,  R_EXPERT_OUT_NORM, R_EMBED_BY,
+                                       R_ROUTER_IN,   R_LATENT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
