@@ -394,8 +394,9 @@ static void put_one(config *c, const gguf_own *o)
         put_rotating(c, o);
         return;
     case OWN_RATIO: {
-        const int64_t by = int_at(c, "embedding_length", 0);
-        if (by > 0) put_number(c, c->j, o->key, (double)(int_at(c, o->gguf, 0) / by));
+        const int64_t by = int_at(c, "embedding_length", 0),
+                      times = by > 0 ? int_at(c, o->gguf, 0) / by : 0;
+        if (by > 0) put_number(c, c->j, o->key, (double)times);
         return;
     }
     case OWN_GATING:;
