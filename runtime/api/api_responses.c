@@ -638,7 +638,7 @@ void api_delete_response(void *app, http_req *r)
 {
     api *a = app;
     jw w = { 0 };
-    api_gen_abort(a, http_rest(r)); /* where it is being made */
+    if (api_response_runs(a, http_rest(r))) api_gen_abort(a, http_rest(r));
     if (!api_store_remove(a->store, http_rest(r))) {
         api_response_not_kept(a, r, http_rest(r));
         return;
