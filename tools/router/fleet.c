@@ -308,11 +308,7 @@ static void on_event(fleet *f, const keeper_event *e)
     ship *s = &f->ships[e->row];
     char why[sizeof s->why];
     s->doubtful = false;
-    if (e->text[0] || e->code >= 0)
-        snprintf(why, sizeof why, "%.380s",
-                 e->text[0] ? e->text : "its server ended without a word");
-    else
-        snprintf(why, sizeof why, "its server was ended by signal %d", -e->code);
+    snprintf(why, sizeof why, "%.380s", e->text[0] ? e->text : "its server ended without a word");
     if (e->what == KEEP_SIZED) {
         s->sized = e->code == 0;
         s->bytes = e->bytes;
@@ -327,7 +323,6 @@ static void on_event(fleet *f, const keeper_event *e)
         s->failures++;
         fail_ship(s, why);
     } else if (s->state != FLEET_STOPPING) {
-        if (e->code < 0) snprintf(why, sizeof why, "its server was ended by signal %d", -e->code);
         prog_say(LOG_ERROR, "%s is lost: %s", name_of(f, e->row), why);
     }
     if (s->state != FLEET_OFF) s->unloads++;

@@ -130,6 +130,8 @@ static void tell(house *h, const kid *k, int code)
 {
     keeper_event e = { .what = k->what, .row = (int32_t)((k - h->kids) / 2), .code = code };
     snprintf(e.text, sizeof e.text, "%s", k->last);
+    if (code < 0) /* its last line does not say why: it is of what went well */
+        snprintf(e.text, sizeof e.text, "its server was ended by signal %d", -code);
     if (k->late)
         snprintf(e.text, sizeof e.text,
                  "what memory it takes is not known after %g s: its --dry-run was killed",

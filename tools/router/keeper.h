@@ -33,7 +33,8 @@ typedef struct {
     int32_t row;
     int32_t code;   /* of its exit; minus the signal that ended it */
     uint64_t bytes; /* KEEP_SIZED with code 0: held_bytes */
-    char text[400]; /* its last line on stderr, without the program's name; "": none */
+    char text
+        [400]; /* which signal ended it, else its last line on stderr without the program's name; "": none */
 } keeper_event;
 
 /* folder: of the sockets; removed at the end. rows: borrowed until the call returns. grace: seconds that a server
