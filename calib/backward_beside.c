@@ -28,10 +28,16 @@ static bool is_read(const arch_config *c, int64_t layer)
     return false;
 }
 
-static int64_t lent_floats(const arch_config *c, int64_t layer, int64_t R)
+/* Floats of its K, its V and their gradients. */
+typedef struct {
+    int64_t k, v;
+} lent_size;
+
+static lent_size lent_of(const arch_config *c, int64_t layer, int64_t R)
 {
     const arch_config *own = arch_at(c, layer);
-    return is_read(c, layer) ? R * own->kv_heads * own->head_dim : 0;
+    const int64_t rows = is_read(c, layer) ? R * own->kv_heads : 0;
+    return (lent_size){ rows * own->head_dim, rows * own->v_dim };
 }
 
 static int64_t ple_width(const arch_config *c) { return c->layers * c->ple_dim; }
@@ -39,8 +45,10 @@ static int64_t ple_width(const arch_config *c) { return c->layers * c->ple_dim; 
 int64_t grad_beside_floats(const arch_config *c, int64_t R)
 {
     int64_t n = R * ple_width(c);
-    for (int64_t i = 0; i < c->layers; i++)
-        n += GRAD_LENT_PARTS * lent_floats(c, i, R);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const lent_size each = lent_of(c, i, R);
+        n += 2 * (each.k + each.v);
+    }
     return n;
 }
 
@@ -64,10 +72,10 @@ lq_status grad_open_beside(grad_ctx *g, int64_t R, lq_err *err)
     g->lent = lq_push(&g->arena, (size_t)c->layers * sizeof *g->lent);
     if (!s && !g->lent) s = lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
     for (int64_t i = 0; i < c->layers && !s; i++) {
-        const int64_t n = lent_floats(c, i, R);
+        const lent_size n = lent_of(c, i, R);
         grad_lent *l = &g->lent[i];
         const grad_part p[GRAD_LENT_PARTS] = {
-            { &l->k, n }, { &l->v, n }, { &l->dk, n }, { &l->dv, n }
+            { &l->k, n.k }, { &l->v, n.v }, { &l->dk, n.k }, { &l->dv, n.v }
         };
         s = grad_push(g, p, GRAD_LENT_PARTS, err);
     }
@@ -105,30 +113,25 @@ const grad_lent *grad_lent_of(const grad_ctx *g, int64_t layer)
     return back ? &g->lent[layer - back] : NULL;
 }
 
-static int64_t kv_floats(const grad_ctx *g, int64_t R)
-{
-    return R * g->c->kv_heads * g->c->head_dim;
-}
-
 void grad_lend(grad_ctx *g, int64_t layer, int64_t R)
 {
     const grad_lent *l = &g->lent[layer];
-    const size_t bytes = (size_t)kv_floats(g, R) * sizeof(float);
+    const lent_size n = lent_of(g->all, layer, R);
     if (!l->k) return;
-    memcpy(l->k, g->m->k, bytes);
-    memcpy(l->v, g->m->v, bytes);
-    memset(l->dk, 0, bytes);
-    memset(l->dv, 0, bytes);
+    memcpy(l->k, g->m->k, (size_t)n.k * sizeof(float));
+    memcpy(l->v, g->m->v, (size_t)n.v * sizeof(float));
+    memset(l->dk, 0, (size_t)n.k * sizeof(float));
+    memset(l->dv, 0, (size_t)n.v * sizeof(float));
 }
 
 void grad_lent_back(grad_ctx *g, int64_t layer, int64_t R)
 {
     const grad_lent *from = grad_lent_of(g, layer), *own = &g->lent[layer];
-    const int64_t n = kv_floats(g, R);
-    if (from) k_add(from->dk, g->dk, n);
-    if (from) k_add(from->dv, g->dv, n);
-    if (own->k) k_add(g->dk, own->dk, n);
-    if (own->k) k_add(g->dv, own->dv, n);
+    const int64_t rows = R * g->c->kv_heads, nk = rows * g->c->head_dim, nv = rows * g->c->v_dim;
+    if (from) k_add(from->dk, g->dk, nk);
+    if (from) k_add(from->dv, g->dv, nv);
+    if (own->k) k_add(g->dk, own->dk, nk);
+    if (own->k) k_add(g->dv, own->dv, nv);
 }
 
 /* ---- per-layer embeddings ---- */

@@ -76,8 +76,8 @@ typedef struct {
     float *cos, *sin, *neg;
 } grad_angles;
 
-/* K and V of a layer, normed and rotated, that later ones read, and their gradients: [R, kv_heads * head_dim]; NULL: none
- * does. */
+/* K and V of a layer, normed and rotated, that later ones read, and their gradients: [R, kv_heads * head_dim] and
+ * [R, kv_heads * v_dim]; NULL: none does. */
 enum { GRAD_LENT_PARTS = 4 };
 typedef struct {
     float *k, *v, *dk, *dv;

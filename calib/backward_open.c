@@ -56,7 +56,7 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if ((w->pos == POS_ALIBI && w->alibi_bf16) || w->norm_after_add || w->norm_stays ||
         w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
-        (c->v_dim != c->head_dim && !w->mla) || other_mixer(c) || other_mlp(c) ||
+        w->diff || other_mixer(c) || other_mlp(c) ||
         c->qkv_clip != 0 || c->latent_scale != 1 ||
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;

@@ -105,8 +105,8 @@ static void split_item(void *ctx, int64_t item, int thread)
 void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, int64_t R, bool join)
 {
     const arch_config *c = g->c;
-    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    split_job j = { { q, k, v }, x, { Q, KV, KV }, 3, c->w.qkv_grouped ? c->kv_heads : 1, R, join };
+    const int64_t Q = c->heads * c->head_dim, G = c->kv_heads, K = G * c->head_dim;
+    split_job j = { { q, k, v }, x, { Q, K, G * c->v_dim }, 3, c->w.qkv_grouped ? G : 1, R, join };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
 }
 

@@ -71,6 +71,7 @@ static int64_t widest(const arch_config *c)
 {
     const int64_t Q = c->heads * c->head_dim, F = c->ffn, D = c->hidden;
     const int64_t all[] = { Q,
+                            c->heads * c->v_dim,
                             c->q_lora,
                             c->kv_lora,
                             F,
