@@ -141,7 +141,7 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t layer, in
         const grad_norm v = grad_norm_of(g, l, both[i].k);
         const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
         if (!both[i].from || (i && grad_lent_of(g, layer))) continue;
-        if (still && both[i].k != GRAD_V_NORM) {
+        if (v.none || (still && both[i].k != GRAD_V_NORM)) {
             if (!back) memcpy(both[i].to, both[i].from, (size_t)(rows * width) * sizeof(float));
         } else if (back)
             grad_norm_back(g, both[i].d, back->norm[both[i].k], both[i].from, &v, rows, width);
@@ -225,6 +225,7 @@ static void make_heads(grad_ctx *g, const grad_layer *l, int64_t layer, float *q
         else
             linear(g, l, GRAD_V, v, m->h, R, false);
     }
+    grad_clip(g, q, k, v, R);
 }
 
 /* Keys to rotate: none, where those of an earlier layer are read. */
@@ -488,6 +489,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     if (g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
     grad_rotate(g, layer, g->dq, own_keys(g, layer, g->dk), R, true);
     if (!g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
+    grad_clip_back(g, R);
     if (l->W[GRAD_QKV]) {
         grad_split_qkv(g, g->dq, g->dk, g->dv, g->fused, R, true);
         linear_back(g, l, out, GRAD_QKV, g->dx, g->fused, m->h, R, add);

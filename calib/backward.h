@@ -7,7 +7,7 @@
  * summed over rows, so gradients of chunks of windows add up.
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
- * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
+ * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
  * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, K and V of an earlier
  * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square, xIELU or clamped SwiGLU, experts with softmax or sigmoid scores and a shared

@@ -128,6 +128,48 @@ void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
 }
 
+/* ---- clips ---- */
+typedef struct {
+    float *x[3];
+    const float *cut[3]; /* what was made of x, whose gradients these are; NULL: they are x itself */
+    int64_t n[3], R;     /* of a row */
+    float limit;
+} clip_job;
+
+static void clip_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const clip_job *j = ctx;
+    const int64_t r = item * GRAD_ROWS, rows = grad_tile_end(item, j->R) - r;
+    for (int i = 0; i < 3; i++) {
+        float *x = j->x[i] + r * j->n[i];
+        if (!j->cut[i]) k_clamp(x, j->limit, rows * j->n[i]);
+        for (int64_t k = 0; j->cut[i] && k < rows * j->n[i]; k++)
+            if (fabsf(j->cut[i][r * j->n[i] + k]) >= j->limit) x[k] = 0;
+    }
+}
+
+static void clip(const grad_ctx *g, clip_job *j)
+{
+    const arch_config *c = g->c;
+    j->n[0] = c->heads * c->head_dim;
+    j->n[1] = c->kv_heads * c->head_dim;
+    j->n[2] = c->kv_heads * c->v_dim;
+    j->limit = (float)c->qkv_clip;
+    if (c->qkv_clip > 0) pool_run(g->p, lq_ceil_div(j->R, GRAD_ROWS), clip_item, j);
+}
+
+void grad_clip(grad_ctx *g, float *q, float *k, float *v, int64_t R)
+{
+    clip(g, &(clip_job){ .x = { q, k, v }, .R = R });
+}
+
+void grad_clip_back(grad_ctx *g, int64_t R)
+{
+    const grad_made *m = g->m;
+    clip(g, &(clip_job){ .x = { g->dq, g->dk, g->dv }, .cut = { m->q0, m->k0, m->v0 }, .R = R });
+}
+
 /* ---- gates ---- */
 typedef struct {
     const grad_ctx *g;

@@ -36,7 +36,7 @@ typedef struct {
 /* What a layer makes on its way forward. */
 typedef struct {
     float *h, *q, *k, *v, *a, *x2, *h2;
-    float *q0, *k0, *v0; /* before their norms; else NULL */
+    float *q0, *k0, *v0; /* before their norms, clipped; NULL: there are none */
     float *z,
         *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
@@ -182,6 +182,9 @@ int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thr
 /* R rows of q and k, or of their gradients, to and from their positions' angles. With latent attention k
  * is k_rope, and of q's heads the last dims turn. */
 void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
+/* R rows of q, k and v within the model's clip; or the gradients there, in dq, dk and dv, of those that it cut are 0. */
+void grad_clip(grad_ctx *g, float *q, float *k, float *v, int64_t R);
+void grad_clip_back(grad_ctx *g, int64_t R);
 /* R rows of g from a and z; or da and dz from the gradient at g, which is in da. */
 void grad_gate(grad_ctx *g, int64_t R, bool back);
 /* R rows of z += bias [heads]. */

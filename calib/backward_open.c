@@ -57,7 +57,7 @@ bool grad_covers(const arch_config *c)
     if ((w->pos == POS_ALIBI && w->alibi_bf16) || w->norm_after_add || w->norm_stays ||
         w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
         w->diff || other_mixer(c) || other_mlp(c) ||
-        c->qkv_clip != 0 || c->latent_scale != 1 ||
+        (c->qkv_clip != 0 && w->qk_norm_late) || c->latent_scale != 1 ||
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN,
@@ -111,7 +111,8 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
 {
     const int64_t D = c->hidden, F = k.mlp ? c->ffn : 0;
     const int64_t Q = k.attends ? c->heads * c->head_dim : 0, G = k.attends ? grad_kv_heads(c) : 0;
-    const bool qk = c->w.qk_norm != QK_NORM_NONE, gated = c->w.mlp == MLP_GATED;
+    const bool clip = c->qkv_clip > 0, gated = c->w.mlp == MLP_GATED;
+    const bool qk = clip || c->w.qk_norm != QK_NORM_NONE, v = clip || arch_name_of(c, R_V_NORM);
     const int64_t A = k.attends ? R * c->heads * c->v_dim : 0;
     const int64_t more = apart(c) ? R * D : 0, gate = gated_output(c) ? A : 0;
     const grad_part parts[DENSE_PARTS] = {
@@ -127,7 +128,7 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
         { &m->mid, R * F },
         { &m->q0, qk ? R * Q : 0 },
         { &m->k0, qk ? R * G * c->head_dim : 0 },
-        { &m->v0, arch_name_of(c, R_V_NORM) ? R * G * c->v_dim : 0 },
+        { &m->v0, v ? R * G * c->v_dim : 0 },
         { &m->z, gate },
         { &m->g, gate },
         { &m->o, more },
