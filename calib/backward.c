@@ -97,15 +97,16 @@ static void linear_back(grad_ctx *g, const grad_layer *l, const grad_out *out, i
 }
 
 /* ---- the layer ---- */
-/* What of a token is normed alone: each of so many heads, or all of them together. */
+/* What of a token is normed alone: each of so many heads, or all of them together; parts: with weights of its own. */
 typedef struct {
-    int64_t rows, width;
+    int64_t rows, width, parts;
 } normed;
 
 static normed normed_heads(const arch_config *c, int64_t heads)
 {
-    if (c->w.qk_norm == QK_NORM_ALL) return (normed){ 1, heads * c->head_dim };
-    return (normed){ heads, c->head_dim };
+    if (c->w.qk_norm == QK_NORM_ALL) return (normed){ 1, heads * c->head_dim, 1 };
+    if (c->w.qk_norm == QK_NORM_HEADS) return (normed){ 1, heads * c->head_dim, heads };
+    return (normed){ heads, c->head_dim, 1 };
 }
 
 /* y = the layer's norm k of x [R, hidden]; x itself where there is none. */
@@ -136,9 +137,10 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t layer, in
         float *to, *from, *d;
     } both[] = { { GRAD_Q_NORM, normed_heads(g->c, g->c->heads), g->m->q, g->m->q0, g->dq },
                  { GRAD_K_NORM, normed_heads(g->c, g->c->kv_heads), g->m->k, g->m->k0, g->dk },
-                 { GRAD_V_NORM, { g->c->kv_heads, g->c->v_dim }, g->m->v, g->m->v0, g->dv } };
+                 { GRAD_V_NORM, { g->c->kv_heads, g->c->v_dim, 1 }, g->m->v, g->m->v0, g->dv } };
     for (size_t i = 0; i < LQ_COUNT(both); i++) {
-        const grad_norm v = grad_norm_of(g, l, both[i].k);
+        grad_norm v = grad_norm_of(g, l, both[i].k);
+        v.parts = both[i].n.parts;
         const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
         if (!both[i].from || (i && grad_lent_of(g, layer))) continue;
         if (v.none || (still && both[i].k != GRAD_V_NORM)) {

@@ -129,10 +129,11 @@ void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool
 }
 
 /* ---- clips ---- */
+/* cut: q, k and v within the clip, whose gradients x are; NULL: x is q, k and v. */
 typedef struct {
     float *x[3];
-    const float *cut[3]; /* what was made of x, whose gradients these are; NULL: they are x itself */
-    int64_t n[3], R;     /* of a row */
+    const float *cut[3];
+    int64_t n[3], R; /* n: of a row */
     float limit;
 } clip_job;
 

@@ -162,10 +162,11 @@ void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int
 typedef struct {
     const float *w, *bias; /* w NULL: 1 */
     float offset, eps;
-    bool none; /* there is no such norm */
+    int64_t parts; /* of a row, each normed alone with weights of its own; 0: one */
+    bool none;     /* there is no such norm */
 } grad_norm;
 grad_norm grad_norm_of(const grad_ctx *g, const grad_layer *l, int k);
-/* y = norm(x), rows of K, R of them; d, the gradient at y, becomes that at x, dw [K] is added to (NULL: not wanted). */
+/* y = norm(x), rows of K, all their parts together, R of them; d, the gradient at y, becomes that at x, dw [K] is added to (NULL: not wanted). */
 void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm *v, int64_t R,
                    int64_t K);
 void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const grad_norm *v,

@@ -23,16 +23,32 @@ typedef struct {
     int64_t R, K;
 } norm_job;
 
+static int64_t parts_of(const grad_norm *v) { return v->parts ? v->parts : 1; }
+
+/* The norm of the part that begins at `at`. */
+static grad_norm part_at(const grad_norm *v, int64_t at)
+{
+    grad_norm part = *v;
+    part.w = v->w ? v->w + at : NULL;
+    part.bias = v->bias ? v->bias + at : NULL;
+    return part;
+}
+
 static void norm_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const norm_job *j = ctx;
-    const grad_norm *v = j->v;
     const int64_t K = j->K, r = item * GRAD_ROWS, n = grad_tile_end(item, j->R) - r;
-    if (j->centered)
-        k_layernorm(j->y + r * K, K, j->x + r * K, K, v->w, v->bias, v->offset, n, K, v->eps);
-    else
-        k_rmsnorm(j->y + r * K, K, j->x + r * K, K, v->w, v->offset, n, K, v->eps);
+    const int64_t each = K / parts_of(j->v);
+    for (int64_t at = 0; at < K; at += each) {
+        const grad_norm v = part_at(j->v, at);
+        float *y = j->y + r * K + at;
+        const float *x = j->x + r * K + at;
+        if (j->centered)
+            k_layernorm(y, K, x, K, v.w, v.bias, v.offset, n, each, v.eps);
+        else
+            k_rmsnorm(y, K, x, K, v.w, v.offset, n, each, v.eps);
+    }
 }
 
 /* dx = (d w - n mean(d w n)) / rms,  dw = sum d n. */
@@ -79,11 +95,14 @@ static void norm_back_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const norm_job *j = ctx;
-    const int64_t K = j->K;
+    const int64_t K = j->K, each = K / parts_of(j->v);
     float *dw = j->dw ? j->dw + item * K : NULL;
     if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
-    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
-        (j->centered ? layer_back : grad_rms_back)(j->v, j->d + r * K, dw, j->x + r * K, K);
+    for (int64_t at = item * GRAD_ROWS * K; at < grad_tile_end(item, j->R) * K; at += each) {
+        const grad_norm v = part_at(j->v, at % K);
+        (j->centered ? layer_back : grad_rms_back)(&v, j->d + at, dw ? dw + at % K : NULL,
+                                                   j->x + at, each);
+    }
 }
 
 void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm *v, int64_t R,

@@ -147,6 +147,20 @@ static lq_status load_state(tune_params *t, int64_t layer, size_t n_items, lq_er
     return s ? s : load_small(t, &l->mix_gate_up, R_MIX_GATE_UP, layer, n_items, err);
 }
 
+/* A norm; those that each head has for itself, which may be as many tensors, are not trained. */
+static lq_status load_norm(tune_params *t, int k, int64_t layer, size_t n_items, lq_err *err)
+{
+    const arch_role r = grad_norm_roles[k];
+    layer_params *q = &t->layer[layer];
+    const float *w;
+    int64_t len;
+    if ((r == R_Q_NORM || r == R_K_NORM) && t->c->w.qk_norm == QK_NORM_HEADS)
+        return src_vector(t->src, r, layer, -1, false, &q->beside.norm[k], &t->arena, err);
+    q->norm_e[k] = qz_plan_find(t->plan, r, layer, -1, false);
+    lq_status s = tune_params_vector(t, &w, &len, r, layer, false, n_items, err);
+    return s || !w ? s : tune_vector_init(&q->norm[k], w, len, &t->arena, err);
+}
+
 lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
 {
     layer_params *q = &t->layer[layer];
@@ -157,10 +171,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     for (int k = 0; k < GRAD_LINEARS && !s; k++)
         s = load_linear(t, &q->linear[k], grad_linear_roles[k], layer, -1, n, err);
     for (int k = 0; k < GRAD_NORMS && !s; k++) {
-        const float *w;
-        q->norm_e[k] = qz_plan_find(t->plan, grad_norm_roles[k], layer, -1, false);
-        s = tune_params_vector(t, &w, &len, grad_norm_roles[k], layer, false, n, err);
-        if (!s && w) s = tune_vector_init(&q->norm[k], w, len, &t->arena, err);
+        s = load_norm(t, k, layer, n, err);
         if (!s)
             s = tune_params_vector(t, &q->beside.norm_bias[k], &len, grad_norm_roles[k], layer,
                                    true, n, err);
@@ -259,7 +270,7 @@ lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64
         if (step) out->W[k] = q->linear[k].rounded ? t->dW[k] : NULL;
     }
     for (int k = 0; k < GRAD_NORMS; k++) {
-        l->norm[k] = q->norm[k].n ? q->norm[k].w : NULL;
+        if (q->norm[k].n) l->norm[k] = q->norm[k].w;
         if (step) out->norm[k] = q->norm[k].n ? q->norm[k].grad : NULL;
     }
     return s;

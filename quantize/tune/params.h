@@ -29,9 +29,9 @@ typedef struct {
 typedef struct {
     tune_linear linear[GRAD_LINEARS];
     const plan_entry *norm_e[GRAD_NORMS];
-    tune_vector norm[GRAD_NORMS]; /* n = 0: none */
-    grad_layer beside;            /* what is not trained: biases of norms, sinks, routers */
-    tune_expert *expert;          /* [experts + 1], the last the shared MLP; NULL: none */
+    tune_vector norm[GRAD_NORMS]; /* n = 0: none, or in `beside` */
+    grad_layer beside;   /* what is not trained: biases of norms, heads' own, sinks, routers */
+    tune_expert *expert; /* [experts + 1], the last the shared MLP; NULL: none */
 } layer_params;
 
 typedef struct {
