@@ -324,7 +324,7 @@ static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t
         linear(g, l, GRAD_UP, m->up, m->h2, R, false);
     }
     if (g->c->gate_scale != 1) k_scale(m->gate, (float)g->c->gate_scale, R * g->c->ffn);
-    grad_mid(g, m->mid, m->gate, m->up, R, g->c->ffn);
+    grad_mid(g, grad_act_of(g, false), m->mid, m->gate, m->up, R, g->c->ffn);
     if (g->c->down_scale != 1) k_scale(m->mid, (float)g->c->down_scale, R * g->c->ffn);
 }
 
@@ -435,7 +435,7 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
     const grad_made *m = g->m;
     linear_back(g, l, out, GRAD_DOWN, g->dup, d, m->mid, R, false);
     if (g->c->down_scale != 1) k_scale(g->dup, (float)g->c->down_scale, R * g->c->ffn);
-    grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
+    grad_mid_back(g, grad_act_of(g, false), g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
     if (g->c->gate_scale != 1) k_scale(g->dgate, (float)g->c->gate_scale, R * g->c->ffn);
     if (l->W[GRAD_GATE_UP]) {
         grad_split_gate_up(g, g->dgate, g->dup, g->fused, R, true);

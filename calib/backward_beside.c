@@ -158,7 +158,7 @@ void grad_ple_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R)
         memcpy(m->pv + r * P, g->ple + r * ple_width(g->all) + g->layer * P,
                (size_t)P * sizeof *m->pv);
     times(g, m->pg, x, l->ple_gate, R, P, D);
-    grad_mid(g, g->dple, m->pg, m->pv, R, P);
+    grad_mid(g, grad_act_of(g, false), g->dple, m->pg, m->pv, R, P);
     times(g, m->py, g->dple, l->ple_out, R, D, P);
     grad_norm_run(g, g->dx, m->py, &v, R, D);
     k_add(x, g->dx, R * D);
@@ -174,6 +174,6 @@ void grad_ple_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, co
     memcpy(g->dx, d, (size_t)(R * D) * sizeof *d);
     grad_norm_back(g, g->dx, out->norm[GRAD_PLE_POST_NORM], m->py, &v, R, D);
     times_back(g, dmid, g->dx, l->ple_out, R, D, P, false);
-    grad_mid_back(g, dgate, dmid, m->pg, m->pv, R, P);
+    grad_mid_back(g, grad_act_of(g, false), dgate, dmid, m->pg, m->pv, R, P);
     times_back(g, d, dgate, l->ple_gate, R, P, D, true);
 }

@@ -140,12 +140,18 @@ double grad_dot(const float *x, const float *y, int64_t n);
 /* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
 void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
                    int64_t N);
+/* The activation of the layer's routed experts, or of another MLP. */
+typedef struct {
+    arch_act f;
+    float limit;
+} grad_act;
+grad_act grad_act_of(const grad_ctx *g, bool expert);
 /* The middle of an MLP: mid = act(gate) up, or act(up) where gate is NULL; and back: dgate, dup from the gradient at mid,
  * which is in dup. */
-void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
-              int64_t F);
-void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
-                   int64_t R, int64_t F);
+void grad_mid(const grad_ctx *g, grad_act act, float *mid, const float *gate, const float *up,
+              int64_t R, int64_t F);
+void grad_mid_back(const grad_ctx *g, grad_act act, float *dgate, float *dup, const float *gate,
+                   const float *up, int64_t R, int64_t F);
 
 /* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);

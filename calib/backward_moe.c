@@ -263,8 +263,8 @@ static void run_rows(const grad_ctx *g, void (*f)(void *, int64_t, int), float *
 }
 
 /* Of the n rows of `read` that are gathered, or these times their shares: gate, up and mid. */
-static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int64_t n,
-                       bool by_share)
+static void expert_mid(grad_ctx *g, grad_act act, const grad_expert *x, const float *read,
+                       int64_t n, bool by_share)
 {
     const int64_t D = x->width, F = x->ffn;
     const grad_moe *m = &g->moe;
@@ -276,7 +276,7 @@ static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int
     grad_product(g, m->up, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0);
     if (gate) grad_add_bias(g, gate, x->gate_bias, x->step, n, F);
     grad_add_bias(g, m->up, x->up_bias, x->step, n, F);
-    grad_mid(g, m->mid, gate, m->up, n, F);
+    grad_mid(g, act, m->mid, gate, m->up, n, F);
 }
 
 static int64_t n_experts(const arch_config *c) { return c->experts + (c->shared_ffn > 0); }
@@ -301,7 +301,7 @@ lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R
         grad_expert own;
         if (!n || (s = l->experts->get(l->experts->user, e, &own, err))) continue;
         const bool by_share = share_in(c, e);
-        expert_mid(g, &own, read_by(g, e), n, by_share);
+        expert_mid(g, grad_act_of(g, e < c->experts), &own, read_by(g, e), n, by_share);
         grad_product(g, g->moe.y, (gemm_in){ g->moe.mid, own.ffn, false },
                      (gemm_in){ own.down, own.ffn, true }, n, own.width, own.ffn, 0);
         grad_add_bias(g, g->moe.y, own.down_bias, 1, n, own.width);
@@ -371,7 +371,8 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, float *dx,
                   in = { m->x, D, false };
     const float *gate = x->gate ? m->gate : NULL;
     const bool by_share = share_in(g->c, e);
-    expert_mid(g, x, read_by(g, e), n, by_share);
+    const grad_act act = grad_act_of(g, !shared);
+    expert_mid(g, act, x, read_by(g, e), n, by_share);
     run_rows(g, gather_item, m->d, d, n, D);
     grad_product(g, g->dup, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D,
                  0);
@@ -381,7 +382,7 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, float *dx,
     if (x->ddown)
         grad_add_rows(g, x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D,
                       F, n, 0, D);
-    grad_mid_back(g, g->dgate, g->dup, gate, m->up, n, F);
+    grad_mid_back(g, act, g->dgate, g->dup, gate, m->up, n, F);
     if (gate) grad_sum_blocks(g, shared ? G[GRAD_SHARED_GATE] : NULL, g->dgate, F, n);
     grad_sum_blocks(g, shared ? G[GRAD_SHARED_UP] : NULL, g->dup, F, n);
     if (gate) grad_product(g, m->y, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0);

@@ -43,8 +43,7 @@ static bool apart(const arch_config *c)
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    return (c->act == ARCH_XIELU && c->experts) || c->act == ARCH_SILU_LIMITED ||
-           c->act == ARCH_SILU_CAPPED ||
+    return (c->act == ARCH_XIELU && c->experts) ||
            (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
            (c->experts && w->parallel) || w->router >= ROUTER_SPARSEMIXER || w->shortcut ||
            w->skips || c->router_scale != 1 ||

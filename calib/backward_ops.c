@@ -1,4 +1,5 @@
 /* calib/backward_ops.c - what all parts have in common (calib/backward_impl.h). */
+#include <math.h>
 #include <string.h>
 
 #include "calib/backward_impl.h"
@@ -125,9 +126,20 @@ void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int
 }
 
 /* ---- the MLP's middle ---- */
+grad_act grad_act_of(const grad_ctx *g, bool expert)
+{
+    const arch_config *c = g->c;
+    const arch_layer *own = &c->layer[g->layer];
+    const double limit = expert ? own->expert_limit : own->mlp_limit;
+    grad_act act = { c->act, (float)c->act_limit };
+    if (expert && c->w.limit_experts && c->act_limit > 0) act.f = ARCH_SILU_LIMITED;
+    if (c->act == ARCH_SILU_CAPPED) act.limit = limit > 0 ? (float)limit : INFINITY;
+    return act;
+}
+
 typedef struct {
     const grad_ctx *g;
-    const arch_config *c;
+    grad_act act;
     const float *gate, *up;
     float *mid, *dgate, *dup;
     int64_t R, F;
@@ -151,20 +163,19 @@ static void mid_item(void *ctx, int64_t item, int thread)
     const int64_t at = item * GRAD_ROWS * j->F, n = grad_tile_end(item, j->R) * j->F - at;
     if (!j->gate) {
         memcpy(j->mid + at, j->up + at, (size_t)n * sizeof *j->mid);
-        for (int64_t i = 0; i < n && j->c->act == ARCH_XIELU; i++)
+        for (int64_t i = 0; i < n && j->act.f == ARCH_XIELU; i++)
             xielu_slope(j->g, j->up[at + i], &j->mid[at + i]);
-        if (j->c->act == ARCH_XIELU) return;
-        k_act(j->mid + at, n, (k_act_fn)j->c->act);
+        if (j->act.f == ARCH_XIELU) return;
+        k_act(j->mid + at, n, (k_act_fn)j->act.f);
         return;
     }
-    k_act_mul(j->mid + at, j->gate + at, j->up + at, n, (k_act_fn)j->c->act,
-              (float)j->c->act_limit);
+    k_act_mul(j->mid + at, j->gate + at, j->up + at, n, (k_act_fn)j->act.f, j->act.limit);
 }
 
-void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
-              int64_t F)
+void grad_mid(const grad_ctx *g, grad_act act, float *mid, const float *gate, const float *up,
+              int64_t R, int64_t F)
 {
-    mid_job j = { .g = g, .c = g->c, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
+    mid_job j = { .g = g, .act = act, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_item, &j);
 }
 
@@ -187,9 +198,9 @@ static float act_slope(arch_act f, float x, float *value)
 }
 
 /* Of n <= CHUNK values; SiLU, which most models have, in vectors. */
-static void act_slopes(const grad_ctx *g, const float *x, int64_t n, float *f, float *slope)
+static void act_slopes(const grad_ctx *g, arch_act act, const float *x, int64_t n, float *f,
+                       float *slope)
 {
-    const arch_act act = g->c->act;
     for (int64_t i = 0; i < n && act == ARCH_XIELU; i++)
         slope[i] = xielu_slope(g, x[i], &f[i]);
     if (act == ARCH_XIELU) return;
@@ -211,7 +222,7 @@ static void act_slopes(const grad_ctx *g, const float *x, int64_t n, float *f, f
 /* g sigmoid(a g) (u + 1) with g = min(gate, L), u = up within L; beyond the limits nothing changes. */
 static void clamped_back(const mid_job *j, int64_t at, int64_t n)
 {
-    const float L = (float)j->c->act_limit, a = 1.702f;
+    const float L = j->act.limit, a = 1.702f;
     for (int64_t i = at; i < at + n; i++) {
         const float x = j->gate[i], v = j->up[i], d = j->dup[i];
         const float g = x < L ? x : L, u = v > L ? L : v < -L ? -L : v;
@@ -221,19 +232,41 @@ static void clamped_back(const mid_job *j, int64_t at, int64_t n)
     }
 }
 
+/* f u with f = silu(gate) and u = up, of which the gate or f is bounded above by L, u on both sides. */
+static void limited_back(const mid_job *j, int64_t at, int64_t n)
+{
+    const float L = j->act.limit;
+    const bool capped = j->act.f == ARCH_SILU_CAPPED;
+    float f[CHUNK], slope[CHUNK], gate[CHUNK];
+    for (int64_t i = 0; i < n; i++)
+        gate[i] = capped || j->gate[at + i] < L ? j->gate[at + i] : L;
+    act_slopes(j->g, ARCH_SILU, gate, n, f, slope);
+    for (int64_t i = 0; i < n; i++) {
+        const float d = j->dup[at + i], v = j->up[at + i], u = v > L ? L : v < -L ? -L : v;
+        const bool moves = capped ? f[i] <= L : j->gate[at + i] <= L;
+        j->dgate[at + i] = moves ? d * u * slope[i] : 0;
+        j->dup[at + i] = v >= -L && v <= L ? d * (capped && f[i] > L ? L : f[i]) : 0;
+    }
+}
+
 static void mid_back_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const mid_job *j = ctx;
     const int64_t from = item * GRAD_ROWS * j->F, end = grad_tile_end(item, j->R) * j->F;
-    if (j->c->act == ARCH_SWIGLU_CLAMPED) {
+    const bool limited = j->act.f == ARCH_SILU_LIMITED || j->act.f == ARCH_SILU_CAPPED;
+    if (j->act.f == ARCH_SWIGLU_CLAMPED) {
         clamped_back(j, from, end - from);
         return;
     }
     for (int64_t at = from; at < end; at += CHUNK) {
         const int64_t n = end - at < CHUNK ? end - at : CHUNK;
         float f[CHUNK], slope[CHUNK];
-        act_slopes(j->g, (j->gate ? j->gate : j->up) + at, n, f, slope);
+        if (limited) {
+            limited_back(j, at, n);
+            continue;
+        }
+        act_slopes(j->g, j->act.f, (j->gate ? j->gate : j->up) + at, n, f, slope);
         for (int64_t i = 0; i < n; i++) {
             const float d = j->dup[at + i];
             if (j->gate) j->dgate[at + i] = d * j->up[at + i] * slope[i];
@@ -242,11 +275,11 @@ static void mid_back_item(void *ctx, int64_t item, int thread)
     }
 }
 
-void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
-                   int64_t R, int64_t F)
+void grad_mid_back(const grad_ctx *g, grad_act act, float *dgate, float *dup, const float *gate,
+                   const float *up, int64_t R, int64_t F)
 {
     mid_job j = {
-        .g = g, .c = g->c, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F
+        .g = g, .act = act, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F
     };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_back_item, &j);
 }
