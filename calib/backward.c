@@ -563,12 +563,17 @@ static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, con
 }
 
 /* The branches side by side: both gradients at x are of d as it came. */
-static void parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
-                              float *d, int64_t windows, const grad_out *out)
+static lq_status parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                                   float *d, int64_t windows, const grad_out *out, lq_err *err)
 {
     const int64_t R = windows * g->len, n = R * g->c->hidden;
     const bool same = grad_norm_of(g, l, GRAD_MLP_NORM).none;
-    mlp_backward(g, l, d, R, out);
+    if (l->experts) {
+        const lq_status s = grad_moe_backward(g, l, d, R, out, err);
+        if (s) return s;
+    } else {
+        mlp_backward(g, l, d, R, out);
+    }
     if (!same) {
         norm_back(g, l, out, GRAD_MLP_NORM, g->dx, x, R);
         memcpy(g->dy, g->dx, (size_t)n * sizeof *d);
@@ -577,6 +582,7 @@ static void parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, c
     norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
     k_add(d, g->dx, n);
     if (!same) k_add(d, g->dy, n);
+    return LQ_OK;
 }
 
 /* d, the gradient at the output, becomes that at x2. */
@@ -609,10 +615,8 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     if (s) return s;
     if (l->scale) k_scale(d, *l->scale, n);
     grad_ple_backward(g, l, d, R, out);
-    if (g->c->w.parallel) {
-        parallel_backward(g, l, layer, x, d, windows, out);
-        return grad_end(g, LQ_OK, err);
-    }
+    if (g->c->w.parallel)
+        return grad_end(g, parallel_backward(g, l, layer, x, d, windows, out, err), err);
     if (!g->c->layer[layer].no_mlp) s = mlp_part_back(g, l, d, R, out, err);
     if (s) return s;
     if (g->c->layer[layer].mixer != MIX_NONE) {
