@@ -238,10 +238,12 @@ typedef struct {
     const float *q, *k, *v, *da, *sink;
     float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
     int64_t ldq, ldk, lda, ldv, D, V, window;
-    bool chunks;             /* of `window` tokens, of which a token sees its own */
-    int64_t t0, rows;        /* tokens of the block */
-    int64_t u0, n;           /* tokens that one of them sees; P and S are [rows, n] */
-    float scale, cap, slope; /* slope: of ALiBi, on key - query */
+    bool chunks;      /* of `window` tokens, of which a token sees its own */
+    int64_t t0, rows; /* tokens of the block */
+    int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
+    float scale, cap;
+    float slope, slope_scale; /* of ALiBi, on key - query */
+    bool bf16;                /* ... on the key's position, rounded (Falcon) */
 } head;
 
 /* Tokens that token t sees begin at: */
@@ -259,6 +261,17 @@ static void at_block(head *h, int64_t t0, int64_t T)
     h->n = t0 + h->rows - h->u0;
 }
 
+static float bf16(float x) { return lq_bf16_to_f32(lq_f32_to_bf16(x)); }
+
+/* What a head has of distances, onto n scores of which the last is of the query itself, at position t. */
+static void add_slope(const head *h, float *score, int64_t n, int64_t t)
+{
+    const float slope = h->bf16 ? bf16(h->slope) : h->slope * h->slope_scale;
+    for (int64_t i = 0; i < n; i++)
+        score[i] += h->bf16 ? h->slope_scale * bf16(slope * bf16((float)(t + 1 - n + i)))
+                            : slope * (float)(i - (n - 1));
+}
+
 /* P = softmax(scale q k^T) of a block, causal, within the window. A sink is a logit that takes part and has no value. */
 static void weights_of_block(const head *h)
 {
@@ -268,8 +281,7 @@ static void weights_of_block(const head *h)
     for (int64_t r = 0; r < h->rows; r++) {
         const int64_t t = h->t0 + r, from = sees_from(h, t) - h->u0, end = t + 1 - h->u0;
         float *row = h->P + r * h->n;
-        for (int64_t i = from; i < end && h->slope != 0; i++)
-            row[i] += h->slope * (float)(i - (end - 1));
+        if (h->slope != 0) add_slope(h, row + from, end - from, t);
         if (h->T) {
             k_softcap(row + from, h->cap, end - from);
             memcpy(h->T + r * h->n + from, row + from, (size_t)(end - from) * sizeof *row);
@@ -359,9 +371,9 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
                    .window = c->layer[j->layer].window ? c->window : 0,
                    .chunks = c->layer[j->layer].window && c->row->window == WINDOW_CHUNKS,
                    .scale = (float)c->attn_scale,
-                   .slope = g->slopes
-                                ? g->slopes[i] * (c->w.alibi_scaled ? (float)c->attn_scale : 1)
-                                : 0,
+                   .slope = g->slopes ? g->slopes[i] : 0,
+                   .slope_scale = c->w.alibi_scaled ? (float)c->attn_scale : 1,
+                   .bf16 = c->w.alibi_bf16,
                    .cap = (float)c->attn_softcap };
 }
 

@@ -53,10 +53,9 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if ((w->pos == POS_ALIBI && w->alibi_bf16) || w->norm_after_add || w->norm_stays ||
-        w->both_ways || w->head_rows_1 || w->qkv_quarters || w->diff || other_mixer(c) ||
-        other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) || c->latent_scale != 1 ||
-        (w->parallel && (apart(c) || arch_has_state(c))))
+    if (w->norm_after_add || w->norm_stays || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
+        w->diff || other_mixer(c) || other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) ||
+        c->latent_scale != 1 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN,
                                        R_LAUREL_LEFT, R_INDEX_K,    R_EXPERTS_BIAS,    R_O_A,
