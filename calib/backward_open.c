@@ -53,14 +53,15 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if (w->norm_after_add || w->norm_stays || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
-        w->diff || other_mixer(c) || other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) ||
+    if (w->norm_after_add || w->norm_stays || w->both_ways ||
+        (w->qkv_quarters && c->v_dim != c->head_dim) || c->embed_dim != c->hidden || w->diff ||
+        other_mixer(c) || other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) ||
         c->latent_scale != 1 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_PROJ_IN,     R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN,
-                                       R_LAUREL_LEFT, R_INDEX_K,    R_EXPERTS_BIAS,    R_O_A,
-                                       R_HEAD_NORM,   R_ATTN_JOIN,  R_EXPERT_OUT_NORM, R_EMBED_BY,
-                                       R_ROUTER_IN,   R_LATENT_NORM };
+    static const arch_role other[] = { R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN, R_LAUREL_LEFT,
+                                       R_INDEX_K,    R_EXPERTS_BIAS,    R_O_A,       R_HEAD_NORM,
+                                       R_ATTN_JOIN,  R_EXPERT_OUT_NORM, R_EMBED_BY,  R_ROUTER_IN,
+                                       R_LATENT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

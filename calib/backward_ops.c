@@ -107,7 +107,12 @@ void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, i
 {
     const arch_config *c = g->c;
     const int64_t Q = c->heads * c->head_dim, G = c->kv_heads, K = G * c->head_dim;
-    split_job j = { { q, k, v }, x, { Q, K, G * c->v_dim }, 3, c->w.qkv_grouped ? G : 1, R, join };
+    const int64_t units = c->w.qkv_grouped ? G : c->w.qkv_quarters ? 4 : 1;
+    split_job j = { { q, k, v }, x, { Q, K, G * c->v_dim }, 3, units, R, join };
+    if (c->w.qkv_quarters) { /* q, v, k; k and v have the same width */
+        j.part[1] = v;
+        j.part[2] = k;
+    }
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
 }
 

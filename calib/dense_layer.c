@@ -267,6 +267,21 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
 
+/* Rows of the head to length 1, as model_head_lengths has them. */
+static void head_row_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    const int64_t K = w->t->K, end = (item + 1) * ROWS < w->t->N ? (item + 1) * ROWS : w->t->N;
+    for (float *row = w->W + item * ROWS * K; row < w->W + end * K; row += K) {
+        double sum = 0;
+        for (int64_t k = 0; k < K; k++)
+            sum += (double)row[k] * (double)row[k];
+        for (int64_t k = 0; k < K; k++)
+            row[k] *= (float)(1 / fmax(sqrt(sum), 1e-12));
+    }
+}
+
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,
                      lq_err *err)
 {
@@ -279,6 +294,8 @@ lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_a
     dense_expand(W, w, p);
     if (w == &own) src_matrix_done(src, R_HEAD, -1, -1);
     const arch_config *c = src_config(src);
+    work rows = { W, w };
+    if (c->w.head_rows_1) pool_run(p, lq_ceil_div(w->N, ROWS), head_row_item, &rows);
     *h = (kl_head){ .W = W,
                     .V = w->N,
                     .K = w->K,

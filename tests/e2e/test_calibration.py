@@ -167,12 +167,12 @@ def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft,
     p = llmq("quantize", draft, "-o", tmp_path / "x", "-m", "gptq", "--self-samples", "4", *args[4:], code=2)
     assert "--self-samples: only tuning learns from them" in p.stderr
     # No backward pass: none would be written, though recorded.
-    codegen = pathlib.Path(__file__).parents[1] / "golden/arch/codegen"
-    p = llmq("quantize", codegen, "-o", tmp_path / "x", "--self-samples", "4", code=2)
+    griffin = pathlib.Path(__file__).parents[1] / "golden/arch/recurrent-gemma"
+    p = llmq("quantize", griffin, "-o", tmp_path / "x", "--self-samples", "4", code=2)
     assert "no backward pass to be tuned by" in p.stderr
     ids = tmp_path / "n.ids"
     ids.write_text(" ".join(str(i % 64) for i in range(256)))
-    p = llmq("quantize", codegen, "-o", tmp_path / "x", "-m", "gptq", "--tune", "2", "--calib", ids, "--calib-samples", "4",
+    p = llmq("quantize", griffin, "-o", tmp_path / "x", "-m", "gptq", "--tune", "2", "--calib", ids, "--calib-samples", "4",
              "--calib-len", "16")
     assert "--tune: no backward pass for layers of this kind: not tuned" in p.stderr
 

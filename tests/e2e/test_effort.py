@@ -76,10 +76,10 @@ def test_what_is_left_as_it_is_takes_no_time(llmq, draft, method):
 
 
 def test_it_is_refused_where_it_changes_nothing(llmq, tmp_path):
-    sparse = ROOT / "tests/golden/arch/deepseek-v32"
-    text = llmq("quantize", sparse, "-o", tmp_path / "x", "--effort", "best", code=2).stderr
+    griffin = ROOT / "tests/golden/arch/recurrent-gemma"
+    text = llmq("quantize", griffin, "-o", tmp_path / "x", "--effort", "best", code=2).stderr
     assert "--effort: layers of this kind have no backward pass to be tuned by" in text
-    text = llmq("quantize", sparse, "-o", tmp_path / "x", "-m", "gptq", "--effort", "best", code=2).stderr
+    text = llmq("quantize", griffin, "-o", tmp_path / "x", "-m", "gptq", "--effort", "best", code=2).stderr
     assert "--effort: expected a method that has it (auto), found gptq" in text
-    text = llmq("quantize", sparse, "-o", tmp_path / "x", "--effort", "hasty", code=2).stderr
+    text = llmq("quantize", griffin, "-o", tmp_path / "x", "--effort", "hasty", code=2).stderr
     assert "--effort: expected one of fast standard best, found 'hasty'" in text

@@ -1,4 +1,4 @@
-/* tests/unit/test_backward_whole.c - ids through all layers: the forward half against the runtime's, gradients of models
+/* tests/unit/test_backward_whole.c - ids through all layers: the forward half and the head against the runtime's, gradients of models
  * whose layers read more than x, as K and V of an earlier one, against torch's. */
 #include "calib/dense_layer.h"
 #include "tests/support/noise.h"
@@ -127,7 +127,53 @@ static int each_covered(void (*each)(const char *folder))
 TEST(all_layers_give_what_the_runtime_gives)
 {
     const int n = each_covered(check_forward);
-    CHECK(n >= 162, "only %d golden checkpoints are covered", n);
+    CHECK(n >= 166, "only %d golden checkpoints are covered", n);
+}
+
+/* The logit of row h, as kl.h has it. */
+static double logit_of(const kl_head *head, const float *h, int64_t v)
+{
+    double l = head->bias ? (double)head->bias[v] : 0;
+    for (int64_t k = 0; k < head->K; k++)
+        l += (double)h[k] * (double)head->W[v * head->K + k];
+    if (head->scale != 0) l *= (double)head->scale;
+    return head->cap > 0 ? (double)head->cap * tanh(l / (double)head->cap) : l;
+}
+
+static void check_head(const char *folder)
+{
+    bench b;
+    kl_head head;
+    lq_err err = { "" };
+    lq_arena scratch = { 0 };
+    if (!bench_open(&b, folder, false)) return;
+    const int64_t n = ROWS * b.c->hidden, V = b.c->vocab;
+    const model_vector *norm = &b.r.m.final_norm;
+    float *x = lq_push(&b.a, (size_t)n * sizeof *x), *h = lq_push(&b.a, (size_t)n * sizeof *h);
+    float *want = lq_push(&b.a, (size_t)(ROWS * V) * sizeof *want);
+    double worst = 0, size = 0;
+    fill(x, n, 1, 5);
+    grad_norm_forward(b.g, h, x, norm->w, norm->bias, ROWS);
+    lq_status s = dense_head(&head, b.r.src, NULL, &b.a, b.r.p, &err);
+    if (!s) s = lq_arena_init(&scratch, fwd_logits_scratch(b.c, ROWS, 2), &err);
+    if (!s) s = fwd_logits(&b.r.m, want, x, ROWS, MM_F32, &scratch, b.r.p, &err);
+    CHECK(!s && head.V == V, "%s: %s", folder, err.msg);
+    for (int64_t i = 0; i < ROWS * V && !s; i++) {
+        const double got = logit_of(&head, h + i / V * b.c->hidden, i % V);
+        worst = fmax(worst, fabs((double)want[i] - got));
+        size = fmax(size, fabs(got));
+    }
+    /* A norm and a sum of `hidden` products in f32, beside one in f64. */
+    CHECK(size > 0 && worst <= 4 * (double)b.c->hidden * 0x1p-23 * size, "%s: off by %g of %g",
+          folder, worst, size);
+    lq_arena_free(&scratch);
+    bench_close(&b);
+}
+
+TEST(the_head_gives_the_runtimes_logits)
+{
+    const int n = each_covered(check_head);
+    CHECK(n > 0, "none is covered");
 }
 
 /* ---- gradients, against torch ---- */
@@ -237,6 +283,7 @@ TEST(gradients_of_all_layers_are_those_of_torch)
 int main(int argc, char **argv)
 {
     RUN(all_layers_give_what_the_runtime_gives);
+    RUN(the_head_gives_the_runtimes_logits);
     RUN(gradients_of_all_layers_are_those_of_torch);
     return check_end();
 }
