@@ -1,9 +1,9 @@
 /* runtime/api/api_background.c - responses that are made in the background: POST /v1/responses with `background`, and
  * ID/cancel.
  *
- * What is kept of one (api_store.h) says how far it is: in_progress from its beginning, then its end. Whoever sets
- * another status than in_progress has decided it: an answer that comes after a cancellation is dropped, as is one of
- * a response that was deleted. So any process that shares the store can cancel. */
+ * What is kept of one (api_store.h) says how far it is: in_progress from its beginning, then its end. Whoever puts
+ * that end in the place of in_progress, which is one step, has decided it: an answer that comes after a cancellation is
+ * dropped, as is one of a response that was deleted. So any process that shares the store can cancel. */
 #include "runtime/api/api_responses.h"
 
 #include "runtime/limits.h"
@@ -31,14 +31,20 @@ static void unref(job *j)
 
 /* ---- what is kept ---- */
 
-/* The kept response, to be cJSON_Delete'd; NULL: there is none. */
-static cJSON *kept(api *a, const char *id, lq_buf *items)
+/* The kept response, to be cJSON_Delete'd, and its text; NULL: there is none. */
+static cJSON *kept_text(api *a, const char *id, lq_buf *text)
+{
+    cJSON *response = NULL;
+    if (api_store_get(a->store, id, text, NULL) &&
+        js_parse(&response, text->p, text->n, API_STORE_BYTES, 0, NULL))
+        response = NULL;
+    return response;
+}
+
+static cJSON *kept(api *a, const char *id)
 {
     lq_buf b = { 0 };
-    cJSON *response = NULL;
-    if (api_store_get(a->store, id, &b, items) &&
-        js_parse(&response, b.p, b.n, API_STORE_BYTES, 0, NULL))
-        response = NULL;
+    cJSON *response = kept_text(a, id, &b);
     lq_buf_free(&b);
     return response;
 }
@@ -60,7 +66,7 @@ static bool is_running(const cJSON *response)
 
 bool api_response_runs(api *a, const char *id)
 {
-    cJSON *response = kept(a, id, NULL);
+    cJSON *response = kept(a, id);
     const bool runs = is_running(response);
     cJSON_Delete(response);
     return runs;
@@ -71,28 +77,35 @@ static bool set_text(cJSON *response, const char *key, const char *text)
     return cJSON_ReplaceItemInObjectCaseSensitive(response, key, cJSON_CreateString(text));
 }
 
-/* Keeps what is in progress as ended so; error NULL: none. False: it is not in progress, or memory is out. */
+/* Keeps what is in progress as ended so; error NULL: none. False: it is not in progress (any more), or memory is
+ * out. */
 static bool end_as(api *a, const char *id, const char *status, cJSON *error)
 {
-    lq_buf items = { 0 };
-    cJSON *response = kept(a, id, &items);
+    lq_buf was = { 0 }, b = { 0 };
+    cJSON *response = kept_text(a, id, &was);
     bool ok = is_running(response) && set_text(response, "status", status);
     if (ok && error) {
         ok = cJSON_ReplaceItemInObjectCaseSensitive(response, "error", error);
         error = ok ? NULL : error;
     }
     char *text = ok ? js_print(response, false) : NULL;
-    if (text) {
-        lq_buf b = { 0 };
-        lq_buf_puts(&b, text);
-        api_store_put(a->store, id, &b, &items);
-        lq_buf_free(&b);
-    }
-    ok = text != NULL;
+    lq_buf_puts(&b, text ? text : "");
+    ok = text && api_store_swap(a->store, id, &was, &b, NULL);
     free(text);
     cJSON_Delete(error);
     cJSON_Delete(response);
-    lq_buf_free(&items);
+    lq_buf_free(&was);
+    lq_buf_free(&b);
+    return ok;
+}
+
+bool api_response_end(api *a, const char *id, const lq_buf *response, const lq_buf *items)
+{
+    lq_buf was = { 0 };
+    cJSON *now = kept_text(a, id, &was);
+    const bool ok = is_running(now) && api_store_swap(a->store, id, &was, response, items);
+    cJSON_Delete(now);
+    lq_buf_free(&was);
     return ok;
 }
 
@@ -226,7 +239,7 @@ void api_post_response(void *app, http_req *r)
     }
     *slash = 0;
     if (end_as(a, id, "cancelled", NULL)) api_gen_abort(a, id);
-    cJSON *response = kept(a, id, NULL);
+    cJSON *response = kept(a, id);
     if (!response)
         api_response_not_kept(a, r, id);
     else if (!cJSON_IsTrue(js_get(response, "background")))

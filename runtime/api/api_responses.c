@@ -295,9 +295,12 @@ static void write_talk(jw *w, const gen *g, const gen_choice *c)
 static void keep(const gen *g, const jw *response)
 {
     jw w = { 0 };
-    if (!keeps(g) || (is_background(g) && !api_response_runs(g->a, g->answer.id))) return;
+    if (!keeps(g)) return;
     write_talk(&w, g, &g->choices.v[0]);
-    api_store_put(g->a->store, g->answer.id, &response->b, &w.b);
+    if (is_background(g))
+        api_response_end(g->a, g->answer.id, &response->b, &w.b);
+    else
+        api_store_put(g->a->store, g->answer.id, &response->b, &w.b);
     jw_free(&w);
 }
 

@@ -18,6 +18,8 @@ bool api_wants(const cJSON *body, const char *included); /* `include` has it */
  * it has ended. Answers r. */
 void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
                     const lq_buf *response, const lq_buf *items);
+/* Keeps what is in progress as this, its end. False: it has ended, is forgotten, or could not be kept. */
+bool api_response_end(api *a, const char *id, const lq_buf *response, const lq_buf *items);
 void api_response_not_kept(api *a, http_req *r, const char *id); /* 404 */
 
 /* Tools in a namespace (api_namespace.c). */

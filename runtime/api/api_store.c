@@ -83,6 +83,33 @@ static void drop_oldest(api_store *s)
     drop(s, at);
 }
 
+/* NULL: no memory, or it is too large. */
+static entry *new_entry(const char *id, const lq_buf *response, const lq_buf *items)
+{
+    entry *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->id = strdup(id);
+    lq_buf_add(&e->response, response->p, response->n);
+    lq_buf_add(&e->items, items->p, items->n);
+    if (e->id && !response->oom && !items->oom && !e->response.oom && !e->items.oom &&
+        size_of(e) <= API_STORE_BYTES)
+        return e;
+    free_entry(e);
+    return NULL;
+}
+
+/* Under mu. In the place of the one at `was`; NULL: of none. */
+static void take_in(api_store *s, entry **was, entry *e)
+{
+    if (was) drop(s, was);
+    e->next = s->latest;
+    s->latest = e;
+    s->n++;
+    s->bytes += size_of(e);
+    while (s->n > s->most || s->bytes > API_STORE_BYTES)
+        drop_oldest(s);
+}
+
 void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items)
 {
     if (s->dir >= 0) {
@@ -91,26 +118,31 @@ void api_store_put(api_store *s, const char *id, const lq_buf *response, const l
         if (fits) api_store_dir_put(s->dir, id, response, items, s->most, API_STORE_BYTES);
         return;
     }
-    entry *e = calloc(1, sizeof *e);
+    entry *e = new_entry(id, response, items);
     if (!e) return;
-    e->id = strdup(id);
-    lq_buf_add(&e->response, response->p, response->n);
-    lq_buf_add(&e->items, items->p, items->n);
-    if (!e->id || response->oom || items->oom || e->response.oom || e->items.oom ||
-        size_of(e) > API_STORE_BYTES) {
-        free_entry(e);
-        return;
-    }
     pthread_mutex_lock(&s->mu);
-    entry **was = find(s, id);
-    if (was) drop(s, was);
-    e->next = s->latest;
-    s->latest = e;
-    s->n++;
-    s->bytes += size_of(e);
-    while (s->n > s->most || s->bytes > API_STORE_BYTES)
-        drop_oldest(s);
+    take_in(s, find(s, id), e);
     pthread_mutex_unlock(&s->mu);
+}
+
+static bool same(const lq_buf *a, const lq_buf *b)
+{
+    return a->n == b->n && (!a->n || memcmp(a->p, b->p, a->n) == 0);
+}
+
+bool api_store_swap(api_store *s, const char *id, const lq_buf *was, const lq_buf *response,
+                    const lq_buf *items)
+{
+    if (!s || response->oom || (items && items->oom)) return false;
+    if (s->dir >= 0) return api_store_dir_swap(s->dir, id, was, response, items);
+    pthread_mutex_lock(&s->mu);
+    entry **at = find(s, id);
+    entry *e = at && same(&(*at)->response, was)
+                   ? new_entry(id, response, items ? items : &(*at)->items)
+                   : NULL;
+    if (e) take_in(s, at, e);
+    pthread_mutex_unlock(&s->mu);
+    return e != NULL;
 }
 
 bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items)

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,6 +92,15 @@ static found *list(int dir, size_t *n)
     return all;
 }
 
+/* Until the descriptor is closed; a file system without locks goes without. -1: no file. */
+static int lock(int dir)
+{
+    const int fd = openat(dir, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    while (fd >= 0 && flock(fd, LOCK_EX) != 0 && errno == EINTR)
+        ;
+    return fd;
+}
+
 static void trim(int dir, int64_t most, size_t bytes)
 {
     size_t n, sum = 0;
@@ -104,22 +114,27 @@ static void trim(int dir, int64_t most, size_t bytes)
 
 /* ---- one of them ---- */
 
-void api_store_dir_put(int dir, const char *id, const lq_buf *response, const lq_buf *items,
-                       int64_t n, size_t bytes)
+static bool write_one(int dir, const char *id, const lq_buf *response, const lq_buf *items)
 {
     static atomic_uint number;
     char name[64], head[HEAD];
-    if (!is_id(id)) return;
+    if (!is_id(id)) return false;
     snprintf(name, sizeof name, "%s%ld-%u", fresh, (long)getpid(), atomic_fetch_add(&number, 1));
     snprintf(head, sizeof head, "%zu %zu\n", response->n, items->n);
     const int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return;
+    if (fd < 0) return false;
     bool ok = !lq_write_all(fd, head, strlen(head), name, NULL) &&
               !lq_write_all(fd, response->p, response->n, name, NULL) &&
               !lq_write_all(fd, items->p, items->n, name, NULL);
     ok = close(fd) == 0 && ok && renameat(dir, name, dir, id) == 0;
     if (!ok) (void)unlinkat(dir, name, 0);
-    if (ok) trim(dir, n, bytes);
+    return ok;
+}
+
+void api_store_dir_put(int dir, const char *id, const lq_buf *response, const lq_buf *items,
+                       int64_t n, size_t bytes)
+{
+    if (write_one(dir, id, response, items)) trim(dir, n, bytes);
 }
 
 /* All of an open file; closes it. */
@@ -156,9 +171,26 @@ bool api_store_dir_get(int dir, const char *id, lq_buf *response, lq_buf *items)
     return ok && !(response && response->oom) && !(items && items->oom);
 }
 
+bool api_store_dir_swap(int dir, const char *id, const lq_buf *was, const lq_buf *response,
+                        const lq_buf *items)
+{
+    const int held = lock(dir);
+    lq_buf now = { 0 }, its = { 0 };
+    const bool ok = held >= 0 && api_store_dir_get(dir, id, &now, &its) && now.n == was->n &&
+                    memcmp(now.p, was->p, now.n) == 0 &&
+                    write_one(dir, id, response, items ? items : &its);
+    lq_buf_free(&now);
+    lq_buf_free(&its);
+    if (held >= 0) close(held);
+    return ok;
+}
+
 bool api_store_dir_remove(int dir, const char *id)
 {
-    return is_id(id) && unlinkat(dir, id, 0) == 0;
+    const int held = lock(dir);
+    const bool ok = is_id(id) && unlinkat(dir, id, 0) == 0;
+    if (held >= 0) close(held);
+    return ok;
 }
 
 cJSON *api_store_dir_each(int dir, cJSON *(*find)(const lq_buf *items, const char *id),

@@ -3,9 +3,10 @@
  *
  *     resp_ID     "BYTES BYTES\n", the response, its items
  *     .new-*      one that is being written: it gets its name when it is whole
+ *     .lock       locked by who swaps or removes one
  *
- * Other names are left alone. Nothing is synced or locked: a file that is cut off counts as missing, and whoever writes
- * one removes those beyond the bounds. Any thread. */
+ * Other names are left alone. Nothing is synced: a file that is cut off counts as missing, and whoever writes one
+ * removes those beyond the bounds. Any thread, and any process. */
 #ifndef LLMQ_RUNTIME_API_API_STORE_DIR_H
 #define LLMQ_RUNTIME_API_API_STORE_DIR_H
 
@@ -17,7 +18,9 @@ lq_status api_store_dir_open(int *fd, const char *dir, lq_err *err);
 /* Then at most n are left, of so many bytes together. A disk that is full keeps it not. */
 void api_store_dir_put(int fd, const char *id, const lq_buf *response, const lq_buf *items,
                        int64_t n, size_t bytes);
-/* As api_store_get and the others. */
+/* As api_store_swap and the others. */
+bool api_store_dir_swap(int fd, const char *id, const lq_buf *was, const lq_buf *response,
+                        const lq_buf *items);
 bool api_store_dir_get(int fd, const char *id, lq_buf *response, lq_buf *items);
 bool api_store_dir_remove(int fd, const char *id);
 /* Each one's items, the latest first, while it gives NULL; returns what it gives. */

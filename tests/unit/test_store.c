@@ -1,0 +1,121 @@
+/* runtime/api/api_store.h: who ends a response is one alone, in memory as in a folder that several servers share. */
+#include "runtime/api/api_store.h"
+
+#include "tests/support/check.h"
+#include "tests/support/temp_dir.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+static const char id[] = "resp_1";
+
+static lq_buf text(const char *s)
+{
+    lq_buf b = { 0 };
+    lq_buf_puts(&b, s);
+    return b;
+}
+
+static void put(api_store *s, const char *response, const char *items)
+{
+    lq_buf a = text(response), b = text(items);
+    api_store_put(s, id, &a, &b);
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+}
+
+static bool swap(api_store *s, const char *was, const char *response, const char *items)
+{
+    lq_buf a = text(was), b = text(response), c = text(items ? items : "");
+    const bool ok = api_store_swap(s, id, &a, &b, items ? &c : NULL);
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+    lq_buf_free(&c);
+    return ok;
+}
+
+static bool holds(api_store *s, const char *response, const char *items)
+{
+    lq_buf a = { 0 }, b = { 0 };
+    const bool ok = api_store_get(s, id, &a, &b) && a.n == strlen(response) &&
+                    b.n == strlen(items) && memcmp(a.p, response, a.n) == 0 &&
+                    memcmp(b.p, items, b.n) == 0;
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+    return ok;
+}
+
+/* Each test in memory, and with a folder that is open twice. */
+static void with_stores(void (*test)(api_store *one, api_store *other))
+{
+    char dir[TEMP_DIR];
+    api_store *s[2];
+    lq_err err;
+    CHECK(!api_store_open(&s[0], 4, NULL, &err), "%s", err.msg);
+    test(s[0], s[0]);
+    api_store_close(s[0]);
+    temp_dir_make(dir);
+    for (int i = 0; i < 2; i++)
+        CHECK(!api_store_open(&s[i], 4, dir, &err), "%s", err.msg);
+    test(s[0], s[1]);
+    for (int i = 0; i < 2; i++)
+        api_store_close(s[i]);
+    temp_dir_remove(dir);
+}
+
+static void swaps(api_store *one, api_store *other)
+{
+    CHECK(!swap(one, "a", "b", "[1]"), "there is none");
+    put(one, "a", "[]");
+    CHECK(!swap(other, "b", "c", "[1]"), "it is another");
+    CHECK(holds(one, "a", "[]"), "it stays");
+    CHECK(swap(other, "a", "b", NULL) && holds(one, "b", "[]"), "its items stay");
+    CHECK(swap(one, "b", "c", "[2]") && holds(other, "c", "[2]"), "its items change");
+    CHECK(api_store_remove(other, id) && !swap(one, "c", "d", "[3]"), "it is gone");
+    CHECK(!api_store_get(one, id, NULL, NULL), "it is not back");
+}
+
+TEST(what_is_kept_changes_where_it_is_what_was_expected) { with_stores(swaps); }
+
+typedef struct {
+    api_store *s;
+    atomic_bool *go;
+    atomic_int *won;
+} racer;
+
+static void *race(void *arg)
+{
+    racer *r = arg;
+    while (!atomic_load(r->go))
+        sched_yield();
+    if (swap(r->s, "begun", "ended", "[1]")) atomic_fetch_add(r->won, 1);
+    return NULL;
+}
+
+static void races(api_store *one, api_store *other)
+{
+    enum { THREADS = 4, ROUNDS = 50 };
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_t t[THREADS];
+        atomic_bool go = false;
+        atomic_int won = 0;
+        racer r[2] = { { one, &go, &won }, { other, &go, &won } };
+        put(one, "begun", "[]");
+        for (int k = 0; k < THREADS; k++)
+            CHECK(!pthread_create(&t[k], NULL, race, &r[k % 2]), "no thread");
+        atomic_store(&go, true);
+        for (int k = 0; k < THREADS; k++)
+            pthread_join(t[k], NULL);
+        CHECK(won == 1 && holds(one, "ended", "[1]"), "round %d: %d ended it", i, (int)won);
+    }
+}
+
+TEST(one_alone_ends_a_response) { with_stores(races); }
+
+int main(int argc, char **argv)
+{
+    RUN(what_is_kept_changes_where_it_is_what_was_expected);
+    RUN(one_alone_ends_a_response);
+    return check_end();
+}
