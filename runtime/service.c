@@ -361,7 +361,8 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
     if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
     d->l = l;
     d->a.tag = tag;
-    lq_status s = http_local(routes, n_routes, l->a, NULL, route, json, n, service_keep, d, err);
+    lq_status s = http_local(routes, n_routes, l->a, NULL, route, json, n,
+                             &(http_taker){ .done = service_keep, .user = d }, err);
     if (s) free(d);
     return s;
 }

@@ -205,7 +205,8 @@ void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
         free(j);
         return;
     }
-    if (http_local(routes, 1, j, atomic_load(&a->http), "/", "", 0, on_done, j, &err)) {
+    if (http_local(routes, 1, j, atomic_load(&a->http), "/", "", 0,
+                   &(http_taker){ .done = on_done, .user = j }, &err)) {
         api_request_free(q);
         atomic_store(&j->status, 503);
         unref(j);

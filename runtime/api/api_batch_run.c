@@ -182,7 +182,7 @@ static bool submit(run *r, slot *t)
     t->state = RUNNING;
     ok = ok && atomic_load(&a->state) == API_READY &&
          !http_local(a->routes, a->n_routes, a->routes_app, atomic_load(&a->http), r->b->endpoint,
-                     l.body_text, l.n_body, on_answer, t, &err);
+                     l.body_text, l.n_body, &(http_taker){ .done = on_answer, .user = t }, &err);
     pthread_mutex_unlock(&r->s->submit);
     if (!ok) t->state = FREE;
     batch_line_free(&l);

@@ -125,11 +125,17 @@ const http_route *http_routes(const http_req *r, size_t *n);
 
 /* ---- without a connection ---- */
 typedef void (*http_done)(void *user, int status, const char *body, size_t n);
-/* Calls the handler of the POST route `path` with this body; the whole answer goes to `done`, once,
- * on whatever thread gives it. counts: the server whose max_bodies bounds its memory too; NULL: it is
+/* Who takes an answer, on whatever thread gives it. */
+typedef struct {
+    http_done done; /* once: the whole answer; behind a stream 200 and no bytes */
+    /* What a stream writes, as http_stream_write has it and returns it; NULL: only whole answers are taken. */
+    bool (*event)(void *user, const char *p, size_t n);
+    void *user;
+} http_taker;
+/* Calls the handler of the POST route `path` with this body; the answer goes to `to`. counts: the server whose max_bodies bounds its memory too; NULL: it is
  * the caller's affair. LQ_EVALUE: there is no such route; LQ_ENOMEM (then done is not called). */
 lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_server *counts,
-                     const char *path, const char *body, size_t n, http_done done, void *user,
+                     const char *path, const char *body, size_t n, const http_taker *to,
                      lq_err *err);
 
 /* ---- inside a handler ---- */
@@ -190,5 +196,7 @@ bool http_stream_write(http_req *r, const char *p, size_t n);
 /* Likewise one event: "data: " + p[n] + blank line, after "event: " + name where there is one. */
 bool http_stream_event(http_req *r, const char *name, const char *p, size_t n);
 void http_stream_end(http_req *r);
+/* Bytes that a write may have now, before the client counts as too slow; SIZE_MAX where nothing waits to be read. */
+size_t http_stream_room(http_req *r);
 
 #endif

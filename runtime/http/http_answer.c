@@ -47,7 +47,7 @@ void http_reply(http_req *r, int status, const void *body, size_t n, const http_
         http_req_wake(r);
     }
     pthread_mutex_unlock(&r->mu);
-    if (first && r->done) r->done(r->done_user, r->out.oom ? 503 : status, r->out.p, r->out.n);
+    if (first && r->to.done) r->to.done(r->to.user, r->out.oom ? 503 : status, r->out.p, r->out.n);
 }
 
 void http_error(http_req *r, int status, const char *param, const char *code, const char *fmt, ...)
@@ -86,9 +86,21 @@ typedef struct {
     size_t n;
 } piece;
 
+/* To http_local's caller, without a lock. */
+static bool hand_pieces(http_req *r, const piece *v, int count)
+{
+    lq_buf b = { 0 };
+    for (int i = 0; i < count; i++)
+        lq_buf_add(&b, v[i].p, v[i].n);
+    const bool ok = !b.oom && r->to.event(r->to.user, b.p, b.n);
+    lq_buf_free(&b);
+    return ok;
+}
+
 static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
 {
     size_t n = 0;
+    if (!r->s) return whole && hand_pieces(r, v, count);
     for (int i = 0; i < count; i++)
         n += v[i].n;
     pthread_mutex_lock(&r->mu);
@@ -133,9 +145,20 @@ bool http_stream_event(http_req *r, const char *name, const char *p, size_t n)
 void http_stream_end(http_req *r)
 {
     pthread_mutex_lock(&r->mu);
+    const bool first = !r->ended;
     r->ended = true;
     http_req_wake(r);
     pthread_mutex_unlock(&r->mu);
+    if (first && r->to.done) r->to.done(r->to.user, r->status, NULL, 0);
+}
+
+size_t http_stream_room(http_req *r)
+{
+    pthread_mutex_lock(&r->mu);
+    const size_t have = r->out.n - r->out_off;
+    pthread_mutex_unlock(&r->mu);
+    if (!have || !r->s) return SIZE_MAX;
+    return have < r->s->o.max_backlog ? r->s->o.max_backlog - have : 0;
 }
 
 /* MHD asks for bytes of the stream. After an error it marks the connection as closed, but frees it

@@ -34,10 +34,9 @@ typedef enum { ANS_NONE, ANS_WHOLE, ANS_STREAM } answer_kind;
 typedef enum { REQ_NEW, REQ_BODY, REQ_HANDLED } req_phase;
 
 struct http_req {
-    http_server *s;      /* NULL: there is no connection, `done` takes the answer (http_local.c) */
+    http_server *s;      /* NULL: there is no connection, `to` takes the answer (http_local.c) */
     http_server *counts; /* what bounds its memory: s, http_local's, or NULL */
-    http_done done;
-    void *done_user;
+    http_taker to;
     atomic_int refs;
 
     /* used by the connection's thread alone */

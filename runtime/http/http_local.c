@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_server *counts,
-                     const char *path, const char *body, size_t n, http_done done, void *user,
+                     const char *path, const char *body, size_t n, const http_taker *to,
                      lq_err *err)
 {
     static atomic_ullong number;
@@ -20,8 +20,7 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_
     r->counts = counts;
     r->route = route;
     r->style = route->style;
-    r->done = done;
-    r->done_user = user;
+    r->to = *to;
     snprintf(r->path, sizeof r->path, "%s", path);
     snprintf(r->method, sizeof r->method, "POST");
     snprintf(r->id, sizeof r->id, "local-%llu", atomic_fetch_add(&number, 1));

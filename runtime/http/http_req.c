@@ -100,7 +100,7 @@ const char *http_body(const http_req *r, size_t *n)
 }
 
 const char *http_path(const http_req *r) { return r->path; }
-bool http_can_stream(const http_req *r) { return r->s != NULL; }
+bool http_can_stream(const http_req *r) { return r->s || r->to.event; }
 const char *http_id(const http_req *r) { return r->id; }
 double http_age(const http_req *r) { return lq_now() - r->t0; }
 

@@ -310,6 +310,68 @@ TEST(a_client_that_leaves_is_noticed)
     http_close(server);
 }
 
+/* Two events, and no more once one is not taken. */
+static void local_stream(void *user, http_req *r)
+{
+    bool *went_on = user;
+    if (!http_can_stream(r)) {
+        http_error(r, 400, NULL, NULL, "no streams");
+        return;
+    }
+    http_stream_begin(r);
+    *went_on = http_stream_event(r, "a", "1", 1) && http_stream_event(r, NULL, "2", 1);
+    http_stream_end(r);
+}
+
+typedef struct {
+    lq_buf text;
+    size_t most;
+    int done, status;
+} local_taker;
+
+static bool take_piece(void *user, const char *p, size_t n)
+{
+    local_taker *t = user;
+    lq_buf_add(&t->text, p, n);
+    return t->text.n < t->most;
+}
+
+static void take_end(void *user, int status, const char *body, size_t n)
+{
+    local_taker *t = user;
+    lq_buf_add(&t->text, body, n);
+    t->done++;
+    t->status = status;
+}
+
+TEST(a_stream_goes_to_a_caller_without_a_connection)
+{
+    const struct {
+        const char *why, *text;
+        size_t most;
+        bool streams, went_on;
+        int status;
+    } cases[] = {
+        { "all of it", "event: a\ndata: 1\n\ndata: 2\n\n", 100, true, true, 200 },
+        { "the first is not taken", "event: a\ndata: 1\n\n", 1, true, false, 200 },
+        { "who takes no streams", NULL, 100, false, false, 400 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        bool went_on = false;
+        local_taker t = { .most = cases[i].most };
+        const http_route route = { .method = "POST", .path = "/", .handle = local_stream };
+        const http_taker to = { take_end, cases[i].streams ? take_piece : NULL, &t };
+        lq_err err;
+        CHECK(!http_local(&route, 1, &went_on, NULL, "/", "", 0, &to, &err), "%s", err.msg);
+        CHECK(t.done == 1 && t.status == cases[i].status && went_on == cases[i].went_on,
+              "%s: %d ends, status %d", cases[i].why, t.done, t.status);
+        CHECK(!cases[i].text || (t.text.n == strlen(cases[i].text) &&
+                                 memcmp(t.text.p, cases[i].text, t.text.n) == 0),
+              "%s: %.*s", cases[i].why, (int)t.text.n, t.text.p);
+        lq_buf_free(&t.text);
+    }
+}
+
 TEST(a_client_that_leaves_before_it_is_kept_is_noticed)
 {
     start((http_opts){ 0 });
@@ -457,6 +519,7 @@ int main(int argc, char **argv)
     RUN(a_route_has_the_style_of_its_clients);
     RUN(a_stream_arrives_event_by_event);
     RUN(a_client_that_leaves_is_noticed);
+    RUN(a_stream_goes_to_a_caller_without_a_connection);
     RUN(a_client_that_leaves_before_it_is_kept_is_noticed);
     RUN(a_slow_reader_is_cut);
     RUN(trickling_requests_are_cut);
