@@ -1,4 +1,5 @@
 /* runtime/api/api.c - the life of an api. */
+#include "runtime/api/api_follow.h"
 #include "runtime/api/api_int.h"
 
 #include "base/clock.h"
@@ -37,6 +38,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     a->started = lq_now();
     if (!os_random(&a->salt, sizeof a->salt)) a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
+    pthread_mutex_init(&a->follow_mu, NULL);
     a->met = met_new();
     a->routes = api_routes(false, &a->n_routes);
     a->routes_app = a;
@@ -63,6 +65,8 @@ void api_close(api *a)
     api_batches_close(a->batches);
     api_files_close(a->files);
     api_disk_close(a->disk);
+    api_follow_close(a);
+    pthread_mutex_destroy(&a->follow_mu);
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     gr_cache_close(a->grammars);

@@ -3,7 +3,10 @@
  *
  * What is kept of one (api_store.h) says how far it is: in_progress from its beginning, then its end. Whoever puts
  * that end in the place of in_progress, which is one step, has decided it: an answer that comes after a cancellation is
- * dropped, as is one of a response that was deleted. So any process that shares the store can cancel. */
+ * dropped, as is one of a response that was deleted. So any process that shares the store can cancel. With `stream` what
+ * is written goes to the log of what is kept, and whoever wants it follows that (api_follow.h): a client that goes ends
+ * nothing. */
+#include "runtime/api/api_follow.h"
 #include "runtime/api/api_responses.h"
 
 #include "runtime/limits.h"
@@ -72,6 +75,14 @@ bool api_response_runs(api *a, const char *id)
     return runs;
 }
 
+static bool swap(api *a, const char *id, const lq_buf *was, const lq_buf *response,
+                 const lq_buf *items)
+{
+    const bool ok = api_store_swap(a->store, id, was, response, items);
+    if (ok) api_follow_news(a, id);
+    return ok;
+}
+
 static bool set_text(cJSON *response, const char *key, const char *text)
 {
     return cJSON_ReplaceItemInObjectCaseSensitive(response, key, cJSON_CreateString(text));
@@ -90,7 +101,7 @@ static bool end_as(api *a, const char *id, const char *status, cJSON *error)
     }
     char *text = ok ? js_print(response, false) : NULL;
     lq_buf_puts(&b, text ? text : "");
-    ok = text && api_store_swap(a->store, id, &was, &b, NULL);
+    ok = text && swap(a, id, &was, &b, NULL);
     free(text);
     cJSON_Delete(error);
     cJSON_Delete(response);
@@ -103,7 +114,7 @@ bool api_response_end(api *a, const char *id, const lq_buf *response, const lq_b
 {
     lq_buf was = { 0 };
     cJSON *now = kept_text(a, id, &was);
-    const bool ok = is_running(now) && api_store_swap(a->store, id, &was, response, items);
+    const bool ok = is_running(now) && swap(a, id, &was, response, items);
     cJSON_Delete(now);
     lq_buf_free(&was);
     return ok;
@@ -135,6 +146,14 @@ static void on_done(void *user, int status, const char *body, size_t n)
     }
     atomic_store(&j->status, status);
     unref(j);
+}
+
+static bool on_event(void *user, const char *p, size_t n)
+{
+    job *j = user;
+    const bool ok = api_store_add(j->a->store, j->id, p, n);
+    if (ok) api_follow_news(j->a, j->id);
+    return ok;
 }
 
 static void make(void *app, http_req *r)
@@ -176,7 +195,7 @@ static void give_error(http_req *r, int status, const char *body)
 }
 
 void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
-                    const lq_buf *response, const lq_buf *items)
+                    const lq_buf *response, const lq_buf *items, const lq_buf *events)
 {
     static const http_route routes[] = { { .method = "POST", .path = "/", .handle = make } };
     lq_err err = { "" };
@@ -192,11 +211,12 @@ void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
         api_request_free(q);
         return;
     }
+    http_taker to = { .done = on_done, .event = events ? on_event : NULL, .user = j };
     js_measure(&tree, body, n, &err);
     *j = (job){ .a = a, .shape = shape, .q = *q, .bytes = 2 * tree };
     memcpy(j->id, q->id, sizeof j->id);
     atomic_init(&j->refs, 2);
-    api_store_put(a->store, j->id, response, items);
+    api_store_put(a->store, j->id, response, items, events);
     if (!api_response_runs(a, j->id)) {
         http_error(r, 413, NULL, NULL,
                    "the conversation is more than --response-store keeps (%d MiB)",
@@ -205,8 +225,7 @@ void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
         free(j);
         return;
     }
-    if (http_local(routes, 1, j, atomic_load(&a->http), "/", "", 0,
-                   &(http_taker){ .done = on_done, .user = j }, &err)) {
+    if (http_local(routes, 1, j, atomic_load(&a->http), "/", "", 0, &to, &err)) {
         api_request_free(q);
         atomic_store(&j->status, 503);
         unref(j);
@@ -216,6 +235,8 @@ void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
     if (status && status != 200 && status != 500) {
         api_store_remove(a->store, j->id);
         give_error(r, status, j->body);
+    } else if (events) {
+        api_follow(a, r, j->id, -1);
     } else {
         give_queued(a, r, response);
     }

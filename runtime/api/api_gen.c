@@ -7,6 +7,7 @@
  * that says the client has gone. `pending` counts the engine requests that have not ended and the
  * submitting thread itself: who brings it to 0 is alone and gives the answer. */
 #include "runtime/api/api_body.h"
+#include "runtime/api/api_follow.h"
 #include "runtime/api/api_gen_int.h"
 
 #include <stdio.h>
@@ -378,6 +379,7 @@ void api_tick(void *app)
     api *a = app;
     api_error why = { 0 };
     machine_settle();
+    api_follow_news(a, NULL);
     if (!(a->o.request_seconds > 0)) return;
     api_fail(&why, NULL, "request_timeout", "the request took longer than %g seconds",
              a->o.request_seconds);

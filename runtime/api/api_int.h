@@ -34,8 +34,10 @@ struct api {
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
     api_store *store;   /* NULL: responses are not kept */
-    api_disk *disk;     /* NULL: files are in memory */
-    api_files *files;   /* NULL: files are not kept, and there are no batches */
+    pthread_mutex_t follow_mu; /* of followers, which is api_follow.c's */
+    struct follower *followers;
+    api_disk *disk;   /* NULL: files are in memory */
+    api_files *files; /* NULL: files are not kept, and there are no batches */
     api_batches *batches;
     const http_route *
         routes; /* all, for requests of batches; with routes_app and n_routes written before the state */

@@ -1,8 +1,10 @@
 /* runtime/api/api_responses.c - see api_responses.h: POST /v1/responses. */
 #include "runtime/api/api_responses.h"
 
+#include "runtime/api/api_follow.h"
 #include "runtime/api/api_items.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -300,7 +302,7 @@ static void keep(const gen *g, const jw *response)
     if (is_background(g))
         api_response_end(g->a, g->answer.id, &response->b, &w.b);
     else
-        api_store_put(g->a->store, g->answer.id, &response->b, &w.b);
+        api_store_put(g->a->store, g->answer.id, &response->b, &w.b, NULL);
     jw_free(&w);
 }
 
@@ -331,10 +333,31 @@ static bool send_response(gen *g, const char *type, const gen_choice *c, const a
     return send(g, type);
 }
 
+/* Of one in the background they are in its log before it is made. */
+static const char *const opening[] = { "response.created", "response.in_progress" };
+
+static void write_opening(gen *g, lq_buf *events)
+{
+    for (size_t i = 0; i < LQ_COUNT(opening); i++) {
+        jw *w = begin_event(g, opening[i]);
+        jw_key(w, "response");
+        write_response(w, g, NULL, NULL);
+        jw_close(w, '}');
+        lq_buf_printf(events, "event: %s\ndata: ", opening[i]);
+        lq_buf_add(events, w->b.p, w->b.n);
+        lq_buf_puts(events, "\n\n");
+        events->oom |= w->b.oom;
+    }
+}
+
 static bool open_stream(gen_choice *c)
 {
-    return send_response(c->g, "response.created", NULL, NULL) &&
-           send_response(c->g, "response.in_progress", NULL, NULL);
+    if (is_background(c->g)) {
+        c->g->answer.n_events = LQ_COUNT(opening);
+        return true;
+    }
+    return send_response(c->g, opening[0], NULL, NULL) &&
+           send_response(c->g, opening[1], NULL, NULL);
 }
 
 static bool send_item(gen_choice *c, const gen_item *t, const char *type, item_state state)
@@ -458,10 +481,32 @@ static bool chunk(gen_choice *c)
     return gen_send_items(c, &events);
 }
 
+/* Who follows it is told its end from what is kept (api_follow.h). A log that took no more has been ended by another, or
+ * there is no room for it. */
+static void end_in_background(gen *g, const api_error *e)
+{
+    api_error lost = { 0 };
+    jw response = { 0 };
+    if (!e && atomic_load(&g->state.gone)) {
+        api_fail(&lost, NULL, NULL, "there is no room to keep the response's events");
+        e = &lost;
+    }
+    write_response(&response, g, e ? NULL : &g->choices.v[0], e);
+    if (!e)
+        keep(g, &response);
+    else if (!response.b.oom)
+        api_response_end(g->a, g->answer.id, &response.b, NULL);
+    jw_free(&response);
+}
+
 static bool end_stream(gen *g)
 {
     const gen_choice *c = &g->choices.v[0];
     jw response = { 0 };
+    if (is_background(g)) {
+        end_in_background(g, NULL);
+        return true;
+    }
     write_response(&response, g, c, NULL);
     const char *type = c->end.finish == ENG_LENGTH ? "response.incomplete" : "response.completed";
     jw *w = begin_event(g, type);
@@ -476,6 +521,10 @@ static bool end_stream(gen *g)
 static bool fail_stream(gen *g)
 {
     gen_choice *c = &g->choices.v[0];
+    if (is_background(g)) {
+        end_in_background(g, &g->state.error);
+        return true;
+    }
     if (!c->opened && !open_stream(c)) return false;
     return send_response(g, "response.failed", NULL, &g->state.error);
 }
@@ -513,11 +562,15 @@ void api_post_responses(void *app, http_req *r)
     g.answer.created = (int64_t)time(NULL);
     memcpy(g.answer.id, q.id, sizeof q.id);
     jw response = { 0 }, items = { 0 };
+    lq_buf events = { 0 };
     write_response(&response, &g, NULL, NULL);
     write_talk(&items, &g, NULL);
-    api_background(app, r, &shape, &q, &response.b, &items.b);
+    if (q.p.stream) write_opening(&g, &events);
+    api_background(app, r, &shape, &q, &response.b, &items.b, q.p.stream ? &events : NULL);
     jw_free(&response);
     jw_free(&items);
+    jw_free(&g.answer.chunk);
+    lq_buf_free(&events);
 }
 
 void api_post_input_tokens(void *app, http_req *r)
@@ -606,11 +659,38 @@ static void give_items(api *a, http_req *r, const char *id)
     lq_buf_free(&items);
 }
 
-/* Events are sent once, while they are made. */
-static bool wants_stream(http_req *r)
+/* Is the stream of the kept response wanted, and behind which event (-1: all)? False: r is answered. */
+static bool read_stream(http_req *r, bool *stream, int64_t *after)
 {
-    const char *stream = http_query(r, "stream");
-    return http_query(r, "starting_after") || (stream && strcmp(stream, "false") != 0);
+    const char *want = http_query(r, "stream"), *from = http_query(r, "starting_after");
+    char *end = NULL;
+    *stream = want && strcmp(want, "true") == 0;
+    *after = from ? (int64_t)strtoll(from, &end, 10) : -1;
+    if (want && !*stream && strcmp(want, "false") != 0)
+        http_error(r, 400, "stream", "invalid_value", "stream: expected true or false");
+    else if (from && !*stream)
+        http_error(r, 400, "starting_after", "invalid_value",
+                   "starting_after: expected stream=true beside it");
+    else if (from && (!isdigit((unsigned char)from[0]) || *end))
+        http_error(r, 400, "starting_after", "invalid_value",
+                   "starting_after: expected the sequence_number of an event");
+    else
+        return true;
+    return false;
+}
+
+static void give_stream(api *a, http_req *r, const char *id, int64_t after)
+{
+    lq_buf none = { 0 };
+    api_store_log log;
+    if (!api_store_events(a->store, id, 0, 0, &none, &log))
+        api_response_not_kept(a, r, id);
+    else if (log == API_NO_LOG)
+        http_error(r, 400, "stream", "unsupported_value",
+                   "stream: expected a response that was begun with background and stream, whose "
+                   "events are kept");
+    else
+        api_follow(a, r, id, after);
 }
 
 /* /v1/responses/ID, and ID/input_items. */
@@ -619,6 +699,8 @@ void api_get_response(void *app, http_req *r)
     static const char of_input[] = "/input_items";
     api *a = app;
     char id[128];
+    bool stream;
+    int64_t after;
     jw w = { 0 };
     snprintf(id, sizeof id, "%s", http_rest(r));
     char *slash = strchr(id, '/');
@@ -627,10 +709,9 @@ void api_get_response(void *app, http_req *r)
         give_items(a, r, id);
         return;
     }
-    if (wants_stream(r))
-        http_error(r, 400, "stream", "unsupported_value",
-                   "stream: a kept response is not streamed again: expected a GET without stream "
-                   "and starting_after");
+    if (!read_stream(r, &stream, &after)) return;
+    if (stream)
+        give_stream(a, r, id, after);
     else if (api_store_get(a->store, http_rest(r), &w.b, NULL))
         api_reply(r, 200, &w);
     else
@@ -646,6 +727,7 @@ void api_delete_response(void *app, http_req *r)
         api_response_not_kept(a, r, http_rest(r));
         return;
     }
+    api_follow_news(a, http_rest(r));
     jw_open(&w, '{');
     jw_put_cstr(&w, "id", http_rest(r));
     jw_put_cstr(&w, "object", "response");

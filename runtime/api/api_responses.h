@@ -15,9 +15,9 @@ bool api_wants(const cJSON *body, const char *included); /* `include` has it */
 
 /* ---- in the background (api_background.c) ---- */
 /* Takes q over, whose answer has q->id: it is kept as what is given here, made without the client, and kept again when
- * it has ended. Answers r. */
+ * it has ended. events: it is a stream, which begins with these, and r gets it; NULL: r is answered at once. */
 void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
-                    const lq_buf *response, const lq_buf *items);
+                    const lq_buf *response, const lq_buf *items, const lq_buf *events);
 /* Keeps what is in progress as this, its end. False: it has ended, is forgotten, or could not be kept. */
 bool api_response_end(api *a, const char *id, const lq_buf *response, const lq_buf *items);
 void api_response_not_kept(api *a, http_req *r, const char *id); /* 404 */

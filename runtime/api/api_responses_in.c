@@ -446,7 +446,7 @@ static lq_status refuse(api_body *b, const char *name, const char *instead)
     return api_fail(b->e, name, "unsupported_parameter", "%s is not supported: %s", name, instead);
 }
 
-/* It is asked for by GET: kept, and made without a stream. */
+/* It is asked for by GET: kept. */
 static lq_status read_background(api_body *b, const char *name, const cJSON *v)
 {
     if (cJSON_IsFalse(v)) return LQ_OK;
@@ -455,10 +455,6 @@ static lq_status read_background(api_body *b, const char *name, const cJSON *v)
     if (cJSON_IsFalse(js_get(b->from, "store")))
         return api_fail(b->e, name, "invalid_value",
                         "background: expected store, for it is asked for later, found false");
-    if (cJSON_IsTrue(js_get(b->from, "stream")))
-        return refuse(b, "stream",
-                      "a response in the background is whole when GET says that it "
-                      "has ended");
     return LQ_OK;
 }
 

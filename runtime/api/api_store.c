@@ -12,7 +12,8 @@ typedef struct entry entry;
 struct entry {
     entry *next; /* the one before it in time */
     char *id;
-    lq_buf response, items;
+    lq_buf response, items, events;
+    api_store_log log;
 };
 
 struct api_store {
@@ -35,7 +36,7 @@ lq_status api_store_open(api_store **out, int64_t n, const char *dir, lq_err *er
 
 static size_t size_of(const entry *e)
 {
-    return sizeof *e + strlen(e->id) + 1 + e->response.cap + e->items.cap;
+    return sizeof *e + strlen(e->id) + 1 + e->response.cap + e->items.cap + e->events.cap;
 }
 
 static void free_entry(entry *e)
@@ -44,6 +45,7 @@ static void free_entry(entry *e)
     free(e->id);
     lq_buf_free(&e->response);
     lq_buf_free(&e->items);
+    lq_buf_free(&e->events);
     free(e);
 }
 
@@ -84,18 +86,26 @@ static void drop_oldest(api_store *s)
 }
 
 /* NULL: no memory, or it is too large. */
-static entry *new_entry(const char *id, const lq_buf *response, const lq_buf *items)
+static entry *new_entry(const char *id, const lq_buf *response, const lq_buf *items,
+                        const lq_buf *events)
 {
     entry *e = calloc(1, sizeof *e);
     if (!e) return NULL;
     e->id = strdup(id);
     lq_buf_add(&e->response, response->p, response->n);
     lq_buf_add(&e->items, items->p, items->n);
-    if (e->id && !response->oom && !items->oom && !e->response.oom && !e->items.oom &&
+    if (events) lq_buf_add(&e->events, events->p, events->n);
+    if (e->id && !e->response.oom && !e->items.oom && !e->events.oom &&
         size_of(e) <= API_STORE_BYTES)
         return e;
     free_entry(e);
     return NULL;
+}
+
+static void keep_within(api_store *s)
+{
+    while (s->n > s->most || s->bytes > API_STORE_BYTES)
+        drop_oldest(s);
 }
 
 /* Under mu. In the place of the one at `was`; NULL: of none. */
@@ -106,20 +116,21 @@ static void take_in(api_store *s, entry **was, entry *e)
     s->latest = e;
     s->n++;
     s->bytes += size_of(e);
-    while (s->n > s->most || s->bytes > API_STORE_BYTES)
-        drop_oldest(s);
+    keep_within(s);
 }
 
-void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items)
+void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items,
+                   const lq_buf *events)
 {
+    if (response->oom || items->oom || (events && events->oom)) return;
     if (s->dir >= 0) {
-        const bool fits =
-            !response->oom && !items->oom && response->n + items->n <= API_STORE_BYTES;
-        if (fits) api_store_dir_put(s->dir, id, response, items, s->most, API_STORE_BYTES);
+        if (response->n + items->n + (events ? events->n : 0) <= API_STORE_BYTES)
+            api_store_dir_put(s->dir, id, response, items, events, s->most, API_STORE_BYTES);
         return;
     }
-    entry *e = new_entry(id, response, items);
+    entry *e = new_entry(id, response, items, events);
     if (!e) return;
+    e->log = events ? API_LOG_OPEN : API_NO_LOG;
     pthread_mutex_lock(&s->mu);
     take_in(s, find(s, id), e);
     pthread_mutex_unlock(&s->mu);
@@ -138,11 +149,46 @@ bool api_store_swap(api_store *s, const char *id, const lq_buf *was, const lq_bu
     pthread_mutex_lock(&s->mu);
     entry **at = find(s, id);
     entry *e = at && same(&(*at)->response, was)
-                   ? new_entry(id, response, items ? items : &(*at)->items)
+                   ? new_entry(id, response, items ? items : &(*at)->items, &(*at)->events)
                    : NULL;
+    if (e && (*at)->log != API_NO_LOG) e->log = API_LOG_ENDED;
     if (e) take_in(s, at, e);
     pthread_mutex_unlock(&s->mu);
     return e != NULL;
+}
+
+bool api_store_add(api_store *s, const char *id, const char *p, size_t n)
+{
+    if (!s) return false;
+    if (s->dir >= 0) return api_store_dir_add(s->dir, id, p, n);
+    pthread_mutex_lock(&s->mu);
+    entry **at = find(s, id);
+    entry *e = at && (*at)->log == API_LOG_OPEN ? *at : NULL;
+    if (e) {
+        s->bytes -= size_of(e);
+        lq_buf_add(&e->events, p, n);
+        s->bytes += size_of(e);
+        const bool oom = e->events.oom;
+        if (!oom) keep_within(s);
+        e = !oom && find(s, id) ? e : NULL;
+    }
+    pthread_mutex_unlock(&s->mu);
+    return e != NULL;
+}
+
+bool api_store_events(api_store *s, const char *id, size_t from, size_t most, lq_buf *out,
+                      api_store_log *log)
+{
+    if (!s) return false;
+    if (s->dir >= 0) return api_store_dir_events(s->dir, id, from, most, out, log);
+    pthread_mutex_lock(&s->mu);
+    entry **at = find(s, id);
+    const lq_buf *all = at ? &(*at)->events : NULL;
+    if (at) *log = (*at)->log;
+    if (at && from < all->n)
+        lq_buf_add(out, all->p + from, all->n - from < most ? all->n - from : most);
+    pthread_mutex_unlock(&s->mu);
+    return at && !out->oom;
 }
 
 bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items)

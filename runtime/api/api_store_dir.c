@@ -114,27 +114,65 @@ static void trim(int dir, int64_t most, size_t bytes)
 
 /* ---- one of them ---- */
 
-static bool write_one(int dir, const char *id, const lq_buf *response, const lq_buf *items)
+typedef struct {
+    size_t at, n[2]; /* bytes of the head, the response and its items */
+    api_store_log log;
+} head;
+
+static const char marks[] = { [API_LOG_OPEN] = '+', [API_LOG_ENDED] = '.' };
+
+static void write_head(char text[HEAD], const head *h)
+{
+    int n = snprintf(text, HEAD, "%zu %zu", h->n[0], h->n[1]);
+    if (h->log != API_NO_LOG) n += snprintf(text + n, HEAD - (size_t)n, " %c", marks[h->log]);
+    snprintf(text + n, HEAD - (size_t)n, "\n");
+}
+
+/* text ends in a NUL. */
+static bool read_head(head *h, const char *text)
+{
+    char *end;
+    *h = (head){ 0 };
+    h->n[0] = strtoul(text, &end, 10);
+    if (*end != ' ') return false;
+    h->n[1] = strtoul(end, &end, 10);
+    if (*end == ' ') {
+        h->log = end[1] == marks[API_LOG_OPEN]    ? API_LOG_OPEN
+                 : end[1] == marks[API_LOG_ENDED] ? API_LOG_ENDED
+                                                  : API_NO_LOG;
+        end += h->log == API_NO_LOG ? 0 : 2;
+    }
+    h->at = (size_t)(end + 1 - text);
+    return *end == '\n' && h->n[0] <= API_STORE_BYTES && h->n[1] <= API_STORE_BYTES;
+}
+
+static size_t log_at(const head *h) { return h->at + h->n[0] + h->n[1]; }
+
+/* events NULL: none. */
+static bool write_one(int dir, const char *id, const lq_buf *response, const lq_buf *items,
+                      const lq_buf *events, api_store_log log)
 {
     static atomic_uint number;
-    char name[64], head[HEAD];
+    char name[64], text[HEAD];
     if (!is_id(id)) return false;
     snprintf(name, sizeof name, "%s%ld-%u", fresh, (long)getpid(), atomic_fetch_add(&number, 1));
-    snprintf(head, sizeof head, "%zu %zu\n", response->n, items->n);
+    write_head(text, &(head){ .n = { response->n, items->n }, .log = log });
     const int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return false;
-    bool ok = !lq_write_all(fd, head, strlen(head), name, NULL) &&
+    bool ok = !lq_write_all(fd, text, strlen(text), name, NULL) &&
               !lq_write_all(fd, response->p, response->n, name, NULL) &&
-              !lq_write_all(fd, items->p, items->n, name, NULL);
+              !lq_write_all(fd, items->p, items->n, name, NULL) &&
+              (!events || !lq_write_all(fd, events->p, events->n, name, NULL));
     ok = close(fd) == 0 && ok && renameat(dir, name, dir, id) == 0;
     if (!ok) (void)unlinkat(dir, name, 0);
     return ok;
 }
 
 void api_store_dir_put(int dir, const char *id, const lq_buf *response, const lq_buf *items,
-                       int64_t n, size_t bytes)
+                       const lq_buf *events, int64_t n, size_t bytes)
 {
-    if (write_one(dir, id, response, items)) trim(dir, n, bytes);
+    if (write_one(dir, id, response, items, events, events ? API_LOG_OPEN : API_NO_LOG))
+        trim(dir, n, bytes);
 }
 
 /* All of an open file; closes it. */
@@ -150,37 +188,94 @@ static bool read_all(int fd, lq_buf *b)
     return n == 0 && !b->oom;
 }
 
-bool api_store_dir_get(int dir, const char *id, lq_buf *response, lq_buf *items)
+static bool get(int dir, const char *id, lq_buf *response, lq_buf *items, lq_buf *events,
+                api_store_log *log)
 {
     lq_buf b = { 0 };
-    char *end = NULL;
-    size_t n[2] = { 0, 0 };
+    head h = { 0 };
     const int fd = is_id(id) ? openat(dir, id, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     bool ok = fd >= 0 && read_all(fd, &b);
+    const size_t n = b.n;
     lq_buf_add(&b, "", 1);
-    ok = ok && !b.oom;
-    if (ok) n[0] = strtoul(b.p, &end, 10);
-    ok = ok && *end == ' ';
-    if (ok) n[1] = strtoul(end, &end, 10);
-    ok = ok && *end == '\n';
-    const size_t head = ok ? (size_t)(end + 1 - b.p) : 0;
-    ok = ok && n[0] <= API_STORE_BYTES && n[1] <= API_STORE_BYTES && head + n[0] + n[1] + 1 == b.n;
-    if (ok && response) lq_buf_add(response, b.p + head, n[0]);
-    if (ok && items) lq_buf_add(items, b.p + head + n[0], n[1]);
+    ok = ok && !b.oom && read_head(&h, b.p) &&
+         (h.log == API_NO_LOG ? log_at(&h) == n : log_at(&h) <= n);
+    if (ok && response) lq_buf_add(response, b.p + h.at, h.n[0]);
+    if (ok && items) lq_buf_add(items, b.p + h.at + h.n[0], h.n[1]);
+    if (ok && events) lq_buf_add(events, b.p + log_at(&h), n - log_at(&h));
+    if (log) *log = h.log;
     lq_buf_free(&b);
-    return ok && !(response && response->oom) && !(items && items->oom);
+    return ok && !(response && response->oom) && !(items && items->oom) && !(events && events->oom);
 }
+
+bool api_store_dir_get(int dir, const char *id, lq_buf *response, lq_buf *items)
+{
+    return get(dir, id, response, items, NULL, NULL);
+}
+
+/* ---- its log ---- */
+
+/* The file of one with its head; -1: there is none. */
+static int open_log(int dir, const char *id, int how, head *h)
+{
+    char text[HEAD + 1] = "";
+    const int fd = is_id(id) ? openat(dir, id, how | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (fd < 0 || (pread(fd, text, HEAD, 0) > 0 && read_head(h, text))) return fd;
+    close(fd);
+    return -1;
+}
+
+bool api_store_dir_add(int dir, const char *id, const char *p, size_t n)
+{
+    const int held = lock(dir);
+    head h;
+    struct stat st;
+    const int fd = held < 0 ? -1 : open_log(dir, id, O_RDWR | O_APPEND, &h);
+    bool ok = fd >= 0 && h.log == API_LOG_OPEN && fstat(fd, &st) == 0 &&
+              (size_t)st.st_size + n <= API_STORE_BYTES;
+    if (ok && lq_write_all(fd, p, n, id, NULL)) {
+        ok = false;
+        (void)!ftruncate(fd, st.st_size);
+    }
+    if (fd >= 0) close(fd);
+    if (held >= 0) close(held);
+    return ok;
+}
+
+bool api_store_dir_events(int dir, const char *id, size_t from, size_t most, lq_buf *out,
+                          api_store_log *log)
+{
+    head h;
+    const int fd = open_log(dir, id, O_RDONLY, &h);
+    struct stat st;
+    bool ok = fd >= 0 && fstat(fd, &st) == 0;
+    const size_t at = ok ? log_at(&h) + from : 0, end = ok ? (size_t)st.st_size : 0;
+    size_t n = ok && h.log != API_NO_LOG && at < end ? end - at : 0;
+    n = n < most ? n : most;
+    ok =
+        ok && lq_buf_room(out, n) && (!n || pread(fd, out->p + out->n, n, (off_t)at) == (ssize_t)n);
+    if (ok) {
+        out->n += n;
+        *log = h.log;
+    }
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+/* ---- its end ---- */
 
 bool api_store_dir_swap(int dir, const char *id, const lq_buf *was, const lq_buf *response,
                         const lq_buf *items)
 {
     const int held = lock(dir);
-    lq_buf now = { 0 }, its = { 0 };
-    const bool ok = held >= 0 && api_store_dir_get(dir, id, &now, &its) && now.n == was->n &&
+    lq_buf now = { 0 }, its = { 0 }, events = { 0 };
+    api_store_log log = API_NO_LOG;
+    const bool ok = held >= 0 && get(dir, id, &now, &its, &events, &log) && now.n == was->n &&
                     memcmp(now.p, was->p, now.n) == 0 &&
-                    write_one(dir, id, response, items ? items : &its);
+                    write_one(dir, id, response, items ? items : &its, &events,
+                              log == API_NO_LOG ? log : API_LOG_ENDED);
     lq_buf_free(&now);
     lq_buf_free(&its);
+    lq_buf_free(&events);
     if (held >= 0) close(held);
     return ok;
 }

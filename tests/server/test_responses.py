@@ -3,6 +3,7 @@ import json
 import re
 import time
 
+import openai
 import pytest
 
 from harness import Server, with_template
@@ -21,8 +22,8 @@ def body(name, **more):
     return {"input": f"[{name}]", "temperature": 0, "max_output_tokens": 250, **more}
 
 
-def events_of(data):
-    """Strictly: names and sequence numbers; no [DONE]."""
+def events_of(data, first=0):
+    """Strictly: names and sequence numbers, from the first on; no [DONE]."""
     out = []
     parts = data.decode().split("\n\n")
     assert parts.pop() == ""
@@ -31,7 +32,7 @@ def events_of(data):
             continue
         name, text = part.split("\n")
         event = json.loads(text.removeprefix("data: "))
-        assert name == "event: " + event["type"] and event["sequence_number"] == len(out)
+        assert name == "event: " + event["type"] and event["sequence_number"] == first + len(out)
         out.append(event)
     return out
 
@@ -366,13 +367,105 @@ def test_one_in_the_background_is_ended(keeping):
     assert failed["status"] == "failed" and "NaN" in failed["error"]["message"]
 
 
+def left_after(server, ask, n):
+    """Begins a stream in the background and leaves it after n events, which are returned."""
+    r = server.post(PATH, {**ask, "background": True, "stream": True})
+    data = b""
+    while data.count(b"\n\n") < n:
+        data += r.read1()
+    r.close()
+    return events_of(data[:data.rindex(b"\n\n") + 2])
+
+
+def follow(server, id, query=""):
+    r = server.get(f"{PATH}/{id}?stream=true{query}")
+    assert r.status == 200 and r.headers["Content-Type"].startswith("text/event-stream"), r.read()
+    return r
+
+
+def followed(server, id, after=-1):
+    query = "" if after < 0 else f"&starting_after={after}"
+    return events_of(follow(server, id, query).read(), after + 1)
+
+
+def test_a_stream_in_the_background(keeping):
+    """What is written is what a client gets that waits, and can be had again from any event on."""
+    plain_events = streamed(keeping, body("think"))
+    events = streamed(keeping, body("think", background=True))
+    assert [e["type"] for e in events] == [e["type"] for e in plain_events]
+    assert alike(check_order(events)) == alike(check_order(plain_events))
+    last = events[-1]["response"]
+    assert last["background"] and json.load(keeping.get(f"{PATH}/{last['id']}")) == last
+    assert followed(keeping, last["id"]) == events
+    for after in (0, 1, len(events) // 2, len(events) - 2):
+        assert followed(keeping, last["id"], after) == events[after + 1:]
+    for after in (len(events) - 1, 10 ** 9):
+        assert followed(keeping, last["id"], after) == []
+
+
+def test_a_stream_is_taken_up_again(keeping):
+    """It goes on without its client, and others may follow it from where they left off."""
+    seen = left_after(keeping, body("slow") | {"max_output_tokens": 60}, 5)
+    id, at = seen[0]["response"]["id"], len(seen)
+    assert json.load(keeping.get(f"{PATH}/{id}"))["status"] == "in_progress"
+    rest = followed(keeping, id, at - 1)
+    assert len(rest) > 20 and rest[-1]["type"] == "response.incomplete"
+    assert followed(keeping, id) == seen + rest
+    assert check_order(seen + rest) == json.load(keeping.get(f"{PATH}/{id}"))
+    assert keeping.post_json(PATH, {**body("abc"), "previous_response_id": id})["status"] == "completed"
+
+
+def test_a_stream_is_taken_up_by_the_sdk(keeping):
+    with openai.OpenAI(base_url=keeping.url + "/v1", api_key="none", max_retries=0) as c:
+        with c.responses.create(model=c.models.list().data[0].id, input="[slow]", temperature=0, max_output_tokens=40,
+                                background=True, stream=True) as s:
+            seen = [next(s) for _ in range(4)]
+        id = seen[0].response.id
+        with c.responses.retrieve(id, stream=True, starting_after=seen[-1].sequence_number) as s:
+            rest = list(s)
+        assert [e.sequence_number for e in seen + rest] == list(range(len(seen + rest)))
+        assert rest[-1].type == "response.incomplete" and rest[-1].response == c.responses.retrieve(id)
+        assert "".join(e.delta for e in seen + rest if e.type == "response.output_text.delta") == rest[-1].response.output_text
+
+
+@pytest.mark.parametrize("end", ["cancelled", "deleted", "failed"])
+def test_a_stream_says_how_it_was_ended(keeping, end):
+    slow = body("slow") | {"max_output_tokens": 900}
+    seen = left_after(keeping, body("nan") if end == "failed" else slow, 2)
+    id = seen[0]["response"]["id"]
+    follower = follow(keeping, id)
+    if end == "cancelled":
+        assert keeping.post_json(f"{PATH}/{id}/cancel", {})["status"] == end
+    elif end == "deleted":
+        http("DELETE", f"{keeping.url}{PATH}/{id}")
+    last = events_of(follower.read())[-1]
+    if end == "deleted":
+        assert (last["type"], last["code"]) == ("error", "response_not_found")
+        check_error(keeping.get(f"{PATH}/{id}?stream=true"), 404)
+    else:
+        assert last["type"] == "response." + end and last["response"] == json.load(keeping.get(f"{PATH}/{id}"))
+        assert followed(keeping, id)[-1] == last
+
+
+def test_what_cannot_be_followed(keeping):
+    a = keeping.post_json(PATH, body("abc"))["id"]
+    b = keeping.post_json(PATH, body("abc", background=True))["id"]
+    c = streamed(keeping, body("abc", background=True))[0]["response"]["id"]
+    for id, query, param in ((a, "stream=true", "stream"), (b, "stream=true", "stream"), (c, "stream=1", "stream"),
+                             (c, "starting_after=1", "starting_after"), (c, "stream=false&starting_after=1", "starting_after"),
+                             (c, "stream=true&starting_after=-1", "starting_after"), (c, "stream=true&starting_after=1x", "starting_after")):
+        check_error(keeping.get(f"{PATH}/{id}?{query}"), 400, param)
+    check_error(keeping.get(f"{PATH}/resp_1?stream=true"), 404)
+    check_error(keeping.post(PATH, {**body("abc", background=True, stream=True), "max_output_tokens": 0}), 400, "max_output_tokens")
+
+
 def test_what_cannot_be_in_the_background_or_cancelled(scripted, keeping):
     check_error(scripted.post(PATH + "/resp_1/cancel", {}), 404)
     assert "nothing is compacted here" in check_error(scripted.post(PATH + "/compact", {"input": "x"}), 404)
     assert "'resp_1'" in check_error(keeping.post(PATH + "/resp_1/cancel", {}), 404)
     a = keeping.post_json(PATH, body("abc"))
     assert "in the background" in check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
-    for more, param in (({"stream": True}, "stream"), ({"store": False}, "background"), ({"max_output_tokens": 0}, "max_output_tokens")):
+    for more, param in (({"store": False}, "background"), ({"max_output_tokens": 0}, "max_output_tokens")):
         check_error(keeping.post(PATH, {**body("abc", background=True), **more}), 400, param)
     check_error(keeping.post(PATH, body("abc", background=1)), 400, "background")
 
@@ -498,7 +591,7 @@ def test_kept_responses(keeping):
         assert json.loads(keeping.get(f"{PATH}/{a['id']}").read()) == a
     check_error(keeping.get(f"{PATH}/{made[0]['id']}"), 404, code="response_not_found")  # three are kept
     for query in ("stream=true", "stream=true&starting_after=3"):
-        assert "not streamed again" in check_error(keeping.get(f"{PATH}/{made[1]['id']}?{query}"), 400, "stream")
+        assert "begun with background and stream" in check_error(keeping.get(f"{PATH}/{made[1]['id']}?{query}"), 400, "stream")
     assert json.loads(keeping.get(f"{PATH}/{made[1]['id']}?stream=false").read()) == made[1]
     ask = body("abc", previous_response_id=made[0]["id"])
     check_error(keeping.post(PATH, ask), 400, "previous_response_id", "previous_response_not_found")

@@ -171,6 +171,12 @@ def test_a_response_in_the_background(start, models, scripted_llmq, script_file)
             end(one.id)
             running(0)
         assert api.responses.cancel(first.id).status == api.responses.retrieve(first.id).status
+        with api.responses.create(**ask, stream=True, temperature=0, max_output_tokens=60) as left:
+            seen = [next(left) for _ in range(4)]
+        with api.responses.retrieve(seen[0].response.id, stream=True, starting_after=3) as rest:
+            seen += list(rest)
+        assert [e.sequence_number for e in seen] == list(range(len(seen))) and seen[-1].type == "response.incomplete"
+        assert "".join(e.delta for e in seen if e.type == "response.output_text.delta") == seen[-1].response.output_text
 
 
 def test_without_a_store(start, models):

@@ -1,6 +1,7 @@
 /* runtime/api/api_store.h: who ends a response is one alone, in memory as in a folder that several servers share. */
 #include "runtime/api/api_store.h"
 
+#include "runtime/limits.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,7 +21,7 @@ static lq_buf text(const char *s)
 static void put(api_store *s, const char *response, const char *items)
 {
     lq_buf a = text(response), b = text(items);
-    api_store_put(s, id, &a, &b);
+    api_store_put(s, id, &a, &b, NULL);
     lq_buf_free(&a);
     lq_buf_free(&b);
 }
@@ -113,9 +114,66 @@ static void races(api_store *one, api_store *other)
 
 TEST(one_alone_ends_a_response) { with_stores(races); }
 
+static bool add(api_store *s, const char *text) { return api_store_add(s, id, text, strlen(text)); }
+
+static bool reads(api_store *s, size_t from, size_t most, const char *text, api_store_log log)
+{
+    lq_buf b = { 0 };
+    api_store_log its;
+    const bool ok = api_store_events(s, id, from, most, &b, &its) && its == log &&
+                    b.n == strlen(text) && (!b.n || memcmp(b.p, text, b.n) == 0);
+    lq_buf_free(&b);
+    return ok;
+}
+
+static void logs(api_store *one, api_store *other)
+{
+    lq_buf a = text("a"), b = text("[]"), events = text("12"), none = { 0 };
+    api_store_log log;
+    CHECK(!add(one, "x") && !api_store_events(one, id, 0, 9, &none, &log), "there is none");
+    put(one, "a", "[]");
+    CHECK(!add(one, "x") && reads(one, 0, 9, "", API_NO_LOG), "it has no log");
+    api_store_put(one, id, &a, &b, &events);
+    CHECK(reads(other, 0, 9, "12", API_LOG_OPEN) && holds(one, "a", "[]"), "it begins");
+    CHECK(add(other, "345") && add(one, "6"), "it grows");
+    CHECK(reads(one, 0, 9, "123456", API_LOG_OPEN) && holds(other, "a", "[]"), "all of it");
+    CHECK(reads(other, 1, 3, "234", API_LOG_OPEN) && reads(other, 6, 9, "", API_LOG_OPEN) &&
+              reads(other, 99, 9, "", API_LOG_OPEN),
+          "a part of it");
+    CHECK(swap(other, "a", "longer", "[1]") && reads(one, 0, 9, "123456", API_LOG_ENDED), "ended");
+    CHECK(!add(one, "7") && reads(one, 5, 9, "6", API_LOG_ENDED), "it takes no more");
+    CHECK(holds(one, "longer", "[1]") && api_store_remove(one, id) && !add(other, "8"), "gone");
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+    lq_buf_free(&events);
+}
+
+TEST(a_log_grows_until_its_response_ends) { with_stores(logs); }
+
+/* What is beyond the bounds goes, the log itself with it. */
+TEST(a_log_is_within_the_bounds)
+{
+    static char big[1 << 20];
+    api_store *s;
+    lq_err err;
+    lq_buf a = text("a"), b = text("[]"), events = { 0 };
+    memset(big, 'x', sizeof big);
+    CHECK(!api_store_open(&s, 4, NULL, &err), "%s", err.msg);
+    api_store_put(s, id, &a, &b, &events);
+    int n = 0;
+    while (n < 200 && api_store_add(s, id, big, sizeof big))
+        n++;
+    CHECK(n > 16 && n <= API_STORE_BYTES >> 20, "%d MiB were taken", n);
+    api_store_close(s);
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+}
+
 int main(int argc, char **argv)
 {
     RUN(what_is_kept_changes_where_it_is_what_was_expected);
     RUN(one_alone_ends_a_response);
+    RUN(a_log_grows_until_its_response_ends);
+    RUN(a_log_is_within_the_bounds);
     return check_end();
 }

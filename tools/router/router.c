@@ -109,9 +109,11 @@ static lq_status open_files(router *v, lq_err *err)
     return api_open(&v->files, &o, err);
 }
 
+static void on_tick(void *app) { api_tick(((router *)app)->files); }
+
 static lq_status open_door(router *v, lq_err *err)
 {
-    http_opts h = { .log = on_log, .app = v };
+    http_opts h = { .log = on_log, .tick = on_tick, .app = v };
     lq_status s = router_routes(v, door_shows_page(v->j->door), err);
     if (s) return s;
     h.routes = v->routes;
