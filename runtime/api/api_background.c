@@ -254,9 +254,7 @@ void api_post_response(void *app, http_req *r)
     snprintf(id, sizeof id, "%s", http_rest(r));
     char *slash = strchr(id, '/');
     if (!slash || strcmp(slash, path) != 0) {
-        http_error(r, 404, NULL, NULL,
-                   "there is no such path: expected ID/cancel (nothing is compacted here: ask for "
-                   "a summary, or send truncation \"auto\")");
+        http_error(r, 404, NULL, NULL, "there is no such path: expected ID/cancel");
         return;
     }
     *slash = 0;

@@ -154,6 +154,7 @@ void api_post_chat(void *a, http_req *r);
 void api_post_messages(void *a, http_req *r); /* Anthropic's */
 void api_post_count_tokens(void *a, http_req *r);
 void api_post_responses(void *a, http_req *r); /* OpenAI's Responses */
+void api_post_compact(void *a, http_req *r);
 void api_post_input_tokens(void *a, http_req *r);
 void api_post_ollama_chat(void *a, http_req *r); /* Ollama's */
 void api_post_ollama_generate(void *a, http_req *r);

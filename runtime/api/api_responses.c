@@ -159,7 +159,7 @@ static int64_t thought_tokens(const gen_choice *c)
     return total < c->stats.n_output ? total : c->stats.n_output;
 }
 
-static void write_usage(jw *w, const gen_choice *c)
+void api_write_usage(jw *w, const gen_choice *c)
 {
     const int64_t in = c->g->prompts.n_ids, out = c->stats.n_output;
     jw_key(w, "usage");
@@ -254,7 +254,7 @@ static void write_response(jw *w, const gen *g, const gen_choice *c, const api_e
     write_request(w, g);
     if (c) {
         w->b.oom |= c->text.oom;
-        write_usage(w, c);
+        api_write_usage(w, c);
     } else {
         jw_key(w, "usage");
         jw_null(w);
@@ -588,8 +588,7 @@ void api_post_input_tokens(void *app, http_req *r)
 
 /* ---- kept ones ---- */
 
-/* An item as a list has it: with an id, a type and a content of parts. */
-static bool complete_item(cJSON *v, const char *response, int i)
+bool api_complete_item(cJSON *v, const char *response, int i)
 {
     char id[96];
     cJSON *content = cJSON_GetObjectItemCaseSensitive(v, "content");
@@ -620,7 +619,7 @@ static void write_items(jw *w, http_req *r, cJSON *items, int n, const char *id,
     jw_open(w, '[');
     cJSON *v = n > 0 ? cJSON_GetArrayItem(items, rising ? 0 : n - 1) : NULL;
     for (int k = 0; k < n && !p->more; k++, v = rising ? v->next : v->prev) {
-        w->b.oom |= !complete_item(v, id, rising ? k : n - 1 - k);
+        w->b.oom |= !api_complete_item(v, id, rising ? k : n - 1 - k);
         const char *its = cJSON_GetStringValue(js_get(v, "id"));
         if (!api_page_takes(p, its ? its : "", true)) continue;
         char *text = js_print(v, false);

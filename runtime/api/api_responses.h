@@ -6,12 +6,17 @@
 
 #include "runtime/api/api_body.h"
 
-extern const api_dialect api_responses_dialect;
+extern const api_dialect api_responses_dialect, api_compact_dialect;
 
 /* Thoughts go out, and come back, as the "encrypted" content of a reasoning item where the client asks
- * for that: this, and the text. */
+ * for that, and summaries as that of a compaction item: this, and the text. */
 #define API_THOUGHT_MARK "llmq:"
 bool api_wants(const cJSON *body, const char *included); /* `include` has it */
+
+struct gen_choice;
+void api_write_usage(jw *w, const struct gen_choice *c); /* "usage", of a choice that has ended */
+/* Makes item i of that response one as lists have it: with an id, a type and a content of parts. False: no memory. */
+bool api_complete_item(cJSON *item, const char *response, int i);
 
 /* ---- in the background (api_background.c) ---- */
 /* Takes q over, whose answer has q->id: it is kept as what is given here, made without the client, and kept again when

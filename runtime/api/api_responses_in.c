@@ -202,13 +202,20 @@ static lq_status take_own_output(const place *p, const cJSON *item)
     return LQ_OK;
 }
 
+/* The summary that api_compact.c had written. */
 static lq_status take_compaction(const place *p, const cJSON *item)
 {
-    (void)item;
-    return api_fail(p->b->e, "input", "unsupported_value",
-                    "%s: only who wrote a compaction item can read it: expected the items that it "
-                    "stands for, or a message with their summary",
-                    p->at);
+    static const char mark[] = API_THOUGHT_MARK;
+    const char *text = cJSON_GetStringValue(js_get(item, "encrypted_content"));
+    if (!text || strncmp(text, mark, sizeof mark - 1) != 0)
+        return api_fail(p->b->e, "input", "unsupported_value",
+                        "%s: only who wrote a compaction item can read it: expected one of this "
+                        "API, the items that it stands for, or a message with their summary",
+                        p->at);
+    cJSON *m = api_turn(p->b, "user");
+    api_add_text(m, "A summary of our conversation until here:");
+    api_add_text(m, text + sizeof mark - 1);
+    return LQ_OK;
 }
 
 static lq_status no_store(api_error *e, const char *name)
@@ -512,14 +519,21 @@ static lq_status take_past(api_body *b)
     return s;
 }
 
-static lq_status finish(api_body *b)
+/* What precedes the input. */
+static lq_status take_head(api_body *b)
 {
-    const cJSON *head = js_get(b->from, "instructions"), *input = js_get(b->from, "input");
+    const cJSON *head = js_get(b->from, "instructions");
     if (head && !cJSON_IsString(head))
         return api_body_wrong(b, "instructions", "instructions", "a string", head);
     if (head) api_add_text(api_add_message(b, "system"), head->valuestring);
     put_logprobs(b);
-    lq_status s = take_past(b);
+    return take_past(b);
+}
+
+static lq_status finish(api_body *b)
+{
+    const cJSON *input = js_get(b->from, "input");
+    lq_status s = take_head(b);
     if (s) return s;
     if (!input)
         return api_fail(b->e, "input", "missing_required_parameter", "input: it is required");
@@ -565,6 +579,50 @@ static const api_field fields[] = {
 
 };
 
+/* ---- /v1/responses/compact ---- */
+
+static lq_status read_no(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsFalse(v) ? LQ_OK : api_body_refuse(b, name, v);
+}
+
+static lq_status ask_for_summary(api_body *b)
+{
+    const bool kept_alone = !js_get(b->from, "input") && js_get(b->from, "previous_response_id");
+    const lq_status s = kept_alone ? take_head(b) : finish(b);
+    if (s) return s;
+    if (is_head(b))
+        return api_fail(b->e, "input", "invalid_value",
+                        "input: expected a conversation, found nothing that can be summarized");
+    api_add_text(api_turn(b, "user"),
+                 "Summarize our conversation until here. You will go on from that summary and my "
+                 "messages alone, so say what I want, what was decided and why, what was done and "
+                 "what came of it, which names, numbers and places matter, what is open and what "
+                 "comes next. Write the summary and nothing else.");
+    return LQ_OK;
+}
+
+static const api_field compact_fields[] = {
+    { "input", "messages", read_later },
+    { "instructions", NULL, NULL }, /* finish reads them, as the next one */
+    { "previous_response_id", NULL, NULL },
+    { "reasoning", NULL, read_reasoning },
+    { "max_output_tokens", "max_completion_tokens", NULL },
+    { "chat_template_kwargs", NULL, api_body_variables },
+    { "stream", NULL, read_no },
+    { "background", NULL, read_no },
+    { "tools", NULL, api_body_refuse },
+    { "tool_choice", NULL, api_body_refuse },
+    { "text", NULL, api_body_refuse },
+    { "include", NULL, api_body_refuse },
+    { "truncation", NULL, api_body_refuse },
+    { "conversation", NULL, api_body_refuse },
+    { "context_management", NULL, api_body_refuse },
+    { "prompt", NULL, api_body_refuse },
+    { "messages", NULL, api_body_refuse },
+    { "n", NULL, api_body_refuse },
+};
+
 /* Kept items take the place of what refers to them. */
 static lq_status find_references(api *a, cJSON *body, api_error *e)
 {
@@ -587,3 +645,7 @@ static lq_status find_references(api *a, cJSON *body, api_error *e)
 const api_dialect api_responses_dialect = {
     .fields = fields, .n = LQ_COUNT(fields), .finish = finish, .begin = find_references
 };
+const api_dialect api_compact_dialect = { .fields = compact_fields,
+                                          .n = LQ_COUNT(compact_fields),
+                                          .finish = ask_for_summary,
+                                          .begin = find_references };

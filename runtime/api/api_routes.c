@@ -48,6 +48,8 @@ static const http_route routes[] = {
       "answer a conversation, as OpenAI's Responses API asks", NULL },
     { "POST", "/v1/responses/input_tokens", api_post_input_tokens, HTTP_USER,
       "how many tokens its prompt has", NULL },
+    { "POST", "/v1/responses/compact", api_post_compact, HTTP_USER,
+      "a conversation as the user's messages and a summary", NULL },
     { "GET", "/v1/responses/*", api_get_response, HTTP_USER,
       "a response that is kept (--response-store), and ID/input_items", NULL },
     { "POST", "/v1/responses/*", api_post_response, HTTP_USER,

@@ -461,7 +461,6 @@ def test_what_cannot_be_followed(keeping):
 
 def test_what_cannot_be_in_the_background_or_cancelled(scripted, keeping):
     check_error(scripted.post(PATH + "/resp_1/cancel", {}), 404)
-    assert "nothing is compacted here" in check_error(scripted.post(PATH + "/compact", {"input": "x"}), 404)
     assert "'resp_1'" in check_error(keeping.post(PATH + "/resp_1/cancel", {}), 404)
     a = keeping.post_json(PATH, body("abc"))
     assert "in the background" in check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
