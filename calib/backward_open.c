@@ -58,10 +58,10 @@ bool grad_covers(const arch_config *c)
         other_mixer(c) || other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) ||
         c->latent_scale != 1 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_O_NORM,     R_DOWN_NORM,       R_STREAM_IN, R_LAUREL_LEFT,
-                                       R_INDEX_K,    R_EXPERTS_BIAS,    R_O_A,       R_HEAD_NORM,
-                                       R_ATTN_JOIN,  R_EXPERT_OUT_NORM, R_EMBED_BY,  R_ROUTER_IN,
-                                       R_LATENT_NORM };
+    static const arch_role other[] = { R_O_NORM,      R_DOWN_NORM,       R_STREAM_IN, R_LAUREL_LEFT,
+                                       R_INDEX_K,     R_EXPERTS_BIAS,    R_O_A,       R_HEAD_NORM,
+                                       R_ATTN_JOIN,   R_EXPERT_OUT_NORM, R_EMBED_BY,  R_ROUTER_IN,
+                                       R_LATENT_NORM, R_PAIR_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

@@ -56,6 +56,9 @@ static const struct {
 /* One norm feeds attention and MLP. */
 static bool one_input(const arch_config *c) { return c->w.parallel && !arch_has(c, R_MLP_NORM, 0); }
 
+/* Does it read the residual and the embedding together? */
+static bool of_pair(const arch_config *c, arch_role r) { return c->asides && r >= R_Q && r <= R_V; }
+
 bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
 {
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
@@ -64,6 +67,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
         if (r == R_INDEX_Q && arch_name_of(c, R_INDEX_IN_NORM)) return false; /* its own input */
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
         if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
+        if (of_pair(c, r)) *site = CAL_PAIR;
         if (r == R_ROUTER && ((c->w.dense_beside && !c->w.shortcut) || c->latent || c->route))
             *site = CAL_EXPERTS;
         return true;
@@ -74,9 +78,11 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
 int64_t cal_site_width(const arch_config *c, cal_site s)
 {
     if (s == CAL_EXPERTS) return arch_expert_width(c);
+    if (s == CAL_PAIR) return c->asides ? 2 * c->hidden : 0;
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         int64_t N, K;
-        if (sites[i].site != s || !arch_name_of(c, sites[i].role)) continue;
+        if (sites[i].site != s || !arch_name_of(c, sites[i].role) || of_pair(c, sites[i].role))
+            continue;
         arch_role_shape(c, sites[i].role, &N, &K);
         return K;
     }

@@ -10,6 +10,7 @@
 
 typedef enum {
     CAL_ATTN,        /* q, k, v; qkv; q_a, kv_a */
+    CAL_PAIR,        /* that of an aside's q, k, v */
     CAL_Q_B,         /* MLA: normed latents */
     CAL_KV_B,        /* likewise */
     CAL_O,           /* attention's output */

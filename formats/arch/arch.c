@@ -281,6 +281,31 @@ static lq_status check_both_ways(const arch_config *c, lq_err *err)
                    c->head == HEAD_WORDS ? "gives words" : "carries a state");
 }
 
+/* Transformers beside the residual, and what reads it after each. */
+static lq_status check_asides(const arch_config *c, lq_err *err)
+{
+    const bool there = arch_name_of(c, R_PAIR_NORM);
+    int64_t n = 0;
+    bool bad =
+        there != (c->asides > 0) || there != (c->aside_rank > 0) || (!there && c->aside_heads);
+    for (int64_t i = 0; i < c->layers && c->layer && there; i++) {
+        const bool aside = c->layer[i].mixer == MIX_ATTENTION;
+        n += aside;
+        bad |= c->layer[i].no_mlp == aside || (!aside && c->layer[i].mixer != MIX_MAMBA) ||
+               (aside && (i + 1 == c->layers || c->layer[i + 1].mixer == MIX_ATTENTION));
+    }
+    bad |= c->layer && c->asides > n;
+    bad |= c->aside_heads && c->kv_heads != c->heads; /* an adapter is as wide as q for all three */
+    if (!bad) return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE,
+        "asides: expected %s in a %s, found %" PRId64 " of rank %" PRId64 " for %" PRId64 " uses",
+        there ? "transformers beside layers with a state, as many K and V as heads where "
+                "these have adapters"
+              : "none",
+        c->row->arch, c->asides, c->aside_rank, n);
+}
+
 static lq_status check_numbers(const arch_config *c, lq_err *err)
 {
     if (c->layer_groups && c->layers % c->layer_groups)
@@ -309,6 +334,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_compressed(c, err);
     if (!s) s = check_hyper(c, err);
     if (!s) s = check_distances(c, err);
+    if (!s) s = check_asides(c, err);
     if (!s) s = check_both_ways(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }

@@ -57,6 +57,9 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("dist_shared", dist_shared, 0, 1, 0)                    \
     X("dist_normed", dist_normed, 0, 1, 0)                    \
     X("layer_groups", layer_groups, 0, c->layers, 0)          \
+    X("asides", asides, 0, c->layers, 0)                      \
+    X("aside_rank", aside_rank, 0, MAX_WIDTH, 0)              \
+    X("aside_heads", aside_heads, 0, 1, 0)                    \
     X("labels", labels, 0, MAX_WIDTH, 0)                      \
     X("label_mean", label_mean, 0, 1, 0)                      \
     X("label_raw", label_raw, 0, 1, 0)                        \

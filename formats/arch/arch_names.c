@@ -87,6 +87,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if ((a->flags & NAME_STATE) && !arch_mixer_has_state(c->layer[layer].mixer)) return false;
     if ((a->flags & NAME_ATTENDS) && !arch_mixer_attends(c->layer[layer].mixer)) return false;
     if (r >= R_LATENT_IN && r <= R_LATENT_NORM && !c->latent) return false;
+    if (r >= R_Q_LOW && r <= R_V_HIGH && !c->aside_heads) return false;
     if (r == R_ROUTER_CARRY && layer == 0) return false; /* there is no layer before */
     return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }
@@ -111,19 +112,69 @@ static size_t head_prefix(const arch_config *c)
     return 0;
 }
 
+/* Asides among the layers before this one. */
+static int64_t asides_before(const arch_config *c, int64_t layer)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < layer && c->asides; i++)
+        n += arch_is_aside(c, i);
+    return n;
+}
+
+/* The aside with so many before it; -1: there are fewer. */
+static int64_t nth_aside(const arch_config *c, int64_t n)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_is_aside(c, i) && n-- == 0) return i;
+    return -1;
+}
+
+/* The first aside with this one's tensors. */
+static int64_t aside_of(const arch_config *c, int64_t layer)
+{
+    return nth_aside(c, asides_before(c, layer) % c->asides);
+}
+
 int64_t arch_numbered_layers(const arch_config *c)
 {
-    return c->layer_groups ? c->layer_groups : c->w.shortcut ? c->layers / 2 : c->layers;
+    return c->layer_groups ? c->layer_groups
+           : c->w.shortcut ? c->layers / 2
+                           : c->layers - asides_before(c, c->layers);
 }
 
 /* The number of a layer in names, and the first layer with this number. */
 static int64_t group_of(const arch_config *c, int64_t layer)
 {
-    return c->mtp || layer < 0 ? layer : layer * arch_numbered_layers(c) / c->layers;
+    if (c->mtp || layer < 0) return layer;
+    if (c->asides) return layer - asides_before(c, layer);
+    return layer * arch_numbered_layers(c) / c->layers;
 }
-static int64_t first_of(const arch_config *c, int64_t group)
+/* The one that reads the residual, or the aside before it. */
+static int64_t numbered_aside(const arch_config *c, int64_t number, bool aside)
 {
+    int64_t i = 0;
+    while (group_of(c, i) < number || arch_is_aside(c, i))
+        i++;
+    if (!aside) return i;
+    return i > 0 && arch_is_aside(c, i - 1) ? i - 1 : -1;
+}
+static int64_t first_of(const arch_config *c, const arch_name *a, int64_t group)
+{
+    if (c->asides) return numbered_aside(c, group, a->flags & NAME_ATTENDS);
     return c->mtp ? group : group * (c->layers / arch_numbered_layers(c));
+}
+
+int64_t arch_first_with(const arch_config *c, arch_role r, int64_t layer)
+{
+    const arch_name *a = name_at(c, r, layer);
+    const bool shared = a && strstr(a->name, "%b") && !strstr(a->name, "%u");
+    return shared ? aside_of(c, layer) : layer;
+}
+
+/* "%m" of a layer's names. */
+static const char *behind_aside(const arch_config *c, int64_t layer)
+{
+    return arch_is_aside(c, layer - 1) ? "mamba_decoder." : "";
 }
 
 /* A pattern's text to out[at ..]; returns where it ends. */
@@ -136,9 +187,13 @@ static size_t put_name(const arch_config *c, const char *pattern, int64_t layer,
             w = snprintf(out + at, n - at, "%s", c->prefix);
         else if (*p == '^')
             w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
+        else if (*p == '%' && p[1] == 'm')
+            w = snprintf(out + at, n - at, "%s", behind_aside(c, layer)), p++;
         else if (*p == '%')
             w = snprintf(out + at, n - at, "%" PRId64,
                          *++p == 'd' ? group_of(c, layer)
+                         : *p == 'b' ? group_of(c, aside_of(c, layer))
+                         : *p == 'u' ? asides_before(c, layer)
                          : *p == 'p' ? layer % 2
                                      : expert);
         else
@@ -203,6 +258,19 @@ static const char *number(const char *p, int64_t limit, int64_t *out)
     return p;
 }
 
+/* A number that tells of an aside: its block's ("%b") or its own ("%u"). */
+static const char *aside_number(const arch_config *c, char kind, const char *name, arch_slot *slot)
+{
+    int64_t n;
+    name = number(name, kind == 'b' ? arch_numbered_layers(c) : c->layers, &n);
+    const int64_t block = slot->layer;
+    if (!name) return NULL;
+    slot->layer = kind == 'b' ? numbered_aside(c, n, true) : nth_aside(c, n);
+    if (slot->layer < 0) return NULL;
+    const int64_t first = aside_of(c, slot->layer);
+    return first == (kind == 'b' ? slot->layer : block) ? name : NULL;
+}
+
 /* Does `name` (NULL: no) begin with a pattern of the entry's? Returns what follows it, NULL when not. */
 static const char *match(const arch_config *c, const arch_name *a, const char *pattern,
                          const char *name, arch_slot *slot)
@@ -215,10 +283,20 @@ static const char *match(const arch_config *c, const arch_name *a, const char *p
             name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
         } else if (*pattern == '%') {
             const char kind = *++pattern;
+            if (kind == 'b' || kind == 'u') {
+                name = aside_number(c, kind, name, slot);
+                continue;
+            }
+            if (kind == 'm') {
+                const char *word = behind_aside(c, slot->layer);
+                name = strncmp(name, word, strlen(word)) == 0 ? name + strlen(word) : NULL;
+                continue;
+            }
             name = kind == 'd'   ? number(name, layers, &slot->layer)
                    : kind == 'p' ? number(name, 2, &of_pair)
                                  : number(name, n_tensors(c, a), &slot->expert);
-            if (kind == 'd' && name) slot->layer = first_of(c, slot->layer);
+            if (kind == 'd' && name) slot->layer = first_of(c, a, slot->layer);
+            if (slot->layer < 0 && kind == 'd') return NULL;
             if (kind == 'p' && name) slot->layer += of_pair;
         } else {
             name = *name == *pattern ? name + 1 : NULL;
@@ -371,7 +449,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const int64_t group = c->o_groups ? o / c->o_groups : 0,
                   index = c->sparse_every ? 2 * c->index_dim : c->index_dim;
     const int64_t first = c->w.proj_late ? c->embed_dim : c->hidden;
-    const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
+    const int64_t in =
+        arch_is_eagle(c) || c->asides ? 2 * c->hidden : c->hidden; /* of q, k and v */
+    const int64_t rank = c->aside_rank;
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
@@ -432,6 +512,13 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DIFF_K1] = { 1, c->head_dim },
         [R_DIFF_Q2] = { 1, c->head_dim },
         [R_DIFF_K2] = { 1, c->head_dim },
+        [R_PAIR_NORM] = { 1, 2 * c->hidden },
+        [R_Q_LOW] = { rank, in },
+        [R_Q_HIGH] = { q, rank },
+        [R_K_LOW] = { rank, in },
+        [R_K_HIGH] = { k, rank },
+        [R_V_LOW] = { rank, in },
+        [R_V_HIGH] = { v, rank },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
         [R_Q_B] = { c->w.q_gated ? q + o : q, arch_q_width(c) },
@@ -492,6 +579,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_GATE] = { c->ffn, c->hidden },
         [R_UP] = { c->ffn, c->hidden },
         [R_GATE_UP] = { 2 * c->ffn, c->hidden },
+        [R_GATE_UP_LOW] = { rank, c->hidden },
+        [R_GATE_UP_HIGH] = { 2 * c->ffn, rank },
+        [R_ASIDE_OUT] = { c->hidden, c->hidden },
         [R_XIELU_P] = { 1, 1 },
         [R_XIELU_N] = { 1, 1 },
         [R_XIELU_BETA] = { 1, 1 },

@@ -103,6 +103,8 @@ static bool find_readers(fold_site *f, const fold_layer *l)
     if (f->site == CAL_MLP && l->c->zero_experts) return false; /* some experts put it out */
     if (l->c->w.norm_stays && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false; /* the sum goes on from it */
+    if (l->c->asides && f->site != CAL_ATTN && f->site != CAL_MIX_OUT)
+        return false; /* adapters read it, or add to what makes it */
     if (l->c->norm_rank && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false;                                           /* gates read it */
     if (l->c->w.o_norm_heads && f->site == CAL_O) return false; /* one norm for all heads */

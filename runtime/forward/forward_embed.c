@@ -140,5 +140,6 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
     if (c->ple_dim && r->ple) fwd_ple_rows(r, m, ids); /* else a device makes them */
     if (c->streams) fwd_streams_begin(r, m);
     if (c->hyper) fwd_hyper_begin(r);
+    if (c->asides) fwd_aside_begin(r);
     if (fwd_by_token(c)) memcpy(r->ids, ids, (size_t)r->R * sizeof *ids);
 }

@@ -86,7 +86,7 @@ typedef struct {
     float scale_y;        /* on y before it joins x */
     const model_vector *join; /* of the branch at work, R_ATTN_JOIN or R_MLP_JOIN; w NULL: x + y */
     float *e;                 /* [R, embed_dim] where that is not hidden, or R_PROJ_OUT there */
-    /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
+    /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 or an aside attention, reads */
     float *given, *mtp_in;
     bool given_own;
     float *cca,
@@ -114,6 +114,7 @@ typedef struct {
     float *slopes;    /* [heads]: ALiBi */
     float *q_gate;    /* [R, fwd_gate_width]: output of a gated R_Q or R_Q_B, or of R_ATTN_GATE */
     float *norm_gate; /* [R, norm_rank] */
+    float *aside_low; /* [R, aside_rank] */
     float *head_gate; /* [R, fwd_head_gates] */
     /* Layers with a state; see forward_mixer.c. */
     fwd_seq_state *states; /* [n_states] all rows */
@@ -354,6 +355,7 @@ static inline int64_t fwd_streams_width(const arch_config *c)
 {
     return c->streams      ? (c->streams - 1) * c->hidden
            : c->w.shortcut ? c->hidden
+           : c->asides     ? 2 * c->hidden
                            : c->hyper * c->hidden;
 }
 void fwd_streams_begin(const fwd_rows *r, const model *m);
@@ -361,6 +363,16 @@ void fwd_streams_predict(const fwd_rows *r, const model_layer *l);
 void fwd_streams_correct(const fwd_rows *r, const model_layer *l);
 void fwd_streams_end(const fwd_rows *r, const model_layer *l);
 void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
+/* Transformers beside the residual (forward_aside.c): the streams from x; what an aside reads, of x, which is then 0; x
+ * is 0 once more before the MLP's output; at its end the residual and what the aside adds for the next layer, after
+ * whose norm the residual is taken up; what an aside's adapters, from `low` on, add to y [R, ldy] of x [R, K]. */
+void fwd_aside_begin(const fwd_rows *r);
+void fwd_aside_enter(const fwd_rows *r, const model_layer *l);
+void fwd_aside_clear(const fwd_rows *r);
+void fwd_aside_leave(const fwd_rows *r, const model_layer *l);
+void fwd_aside_resume(const fwd_rows *r);
+void fwd_aside_adapt(const fwd_rows *r, const model_layer *l, arch_role low, float *y, int64_t ldy,
+                     const float *x, int64_t K);
 /* Hyper-connections (forward_hyper.c): all streams from x; x from them before a branch, whose roles begin with
  * fn; the streams from a branch's output y; x from them after the last layer. */
 void fwd_hyper_begin(const fwd_rows *r);

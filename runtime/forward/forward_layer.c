@@ -8,7 +8,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 {
     size_t n = mm_scratch_bytes(R, c->hidden, 3, threads);
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
-    if (c->mtp) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 3, threads));
+    if (c->mtp || c->asides) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 3, threads));
+    if (c->asides) n = max_size(n, mm_scratch_bytes(R, c->aside_rank, 1, threads));
     if (c->mtp) n = max_size(n, mm_scratch_bytes(R, fwd_given_width(c), 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
@@ -116,7 +117,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const model_linear *lin = l->lin;
-    const bool pair = arch_is_eagle(c);
+    const bool pair = arch_is_eagle(c) || c->asides;
     const float *in = pair ? r->mtp_in : r->h;
     const int64_t width = pair ? 2 * c->hidden : c->hidden;
     pool_stage(r->p, STAGE_QKV);
@@ -148,6 +149,8 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     }
     r->ops->products(r, qkv, n, in, width, r->R);
     r->ops->adapt(r, roles, qkv, n, in, width);
+    for (int i = 0; i < 3 && c->aside_heads; i++)
+        fwd_aside_adapt(r, l, (arch_role)(R_Q_LOW + 2 * i), parts[i].to, parts[i].width, in, width);
     if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
 }
 
@@ -284,7 +287,11 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const arch_mixer m = r->c->layer[layer].mixer;
     if (m == MIX_NONE) return;
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
-    enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
+    if (arch_is_aside(r->c, layer))
+        fwd_aside_enter(r, l);
+    else
+        enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
+    if (arch_is_aside(r->c, layer - 1)) fwd_aside_resume(r);
     if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
     if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
 }
@@ -308,6 +315,7 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
     if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
+    if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
     if (l->lin[R_HYPER_END_FN].present) fwd_hyper_end(r, l);
     if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
@@ -368,6 +376,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     set_limits(r, layer);
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
     if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
+    if (arch_is_aside(r->c, layer)) fwd_aside_clear(r);
     open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);
     if (r->c->layer[layer].moe && !r->c->w.dense_beside) {
         r->ops->moe(r, l);
@@ -383,7 +392,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   int64_t n_picked)
 {
     r->layer = l;
-    if (r->lora) r->lora->layer = layer;
+    if (r->lora) r->lora->layer = arch_first_with(r->c, R_O, layer); /* whose weights it changes */
     if (part == FWD_TO_HEADS) {
         if (r->c->streams) fwd_streams_predict(r, l);
         enter_mixer(r, l, layer, kv);

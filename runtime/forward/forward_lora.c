@@ -16,7 +16,8 @@ int64_t fwd_lora_width(const arch_config *c)
 
 static int64_t widest_input(const arch_config *c, int64_t rank)
 {
-    const int64_t all[] = { c->hidden, c->ffn, c->heads * c->v_dim, rank };
+    const int64_t all[] = { c->asides ? 2 * c->hidden : c->hidden, c->ffn, c->heads * c->v_dim,
+                            rank };
     int64_t most = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         if (all[i] > most) most = all[i];

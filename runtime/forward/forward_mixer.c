@@ -484,7 +484,7 @@ static void norm_groups(const arch_config *c, float *x, const float *w)
 {
     const int64_t n = arch_mix_width(c, c->row->mixer) / c->mix_groups;
     for (int64_t g = 0; g < c->mix_groups; g++)
-        k_rmsnorm(x + g * n, n, x + g * n, n, w + g * n, 0, 1, n, (float)c->norm_eps);
+        k_rmsnorm(x + g * n, n, x + g * n, n, w + g * n, 0, 1, n, mix_norm_eps(c));
 }
 
 static void lightning_out(const fwd_rows *r, const model_layer *l, int64_t t)

@@ -137,7 +137,8 @@ static int64_t beside_width(const arch_config *c)
     X(y, c->hidden)                                             \
     X(e, reads_apart(c) ? c->embed_dim : 0)                     \
     X(given, fwd_given_width(c))                                \
-    X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
+    X(mtp_in, c->mtp || c->asides ? 2 * c->hidden : 0)          \
+    X(aside_low, c->aside_rank)                                 \
     X(cca, fwd_cca_width(c) * c->head_taps)                     \
     X(cca_out, fwd_cca_width(c))                                \
     X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \

@@ -302,6 +302,13 @@ static lq_status load_hyper_end(model_layer *l, const model *m, lq_arena *a, poo
     return s;
 }
 
+/* One that an earlier layer has. */
+static void share_tensor(model_layer *l, const model_layer *first, arch_role r)
+{
+    l->lin[r] = first->lin[r];
+    l->vec[r] = first->vec[r];
+}
+
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err)
 {
@@ -311,7 +318,10 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
     l->dist_row = m->dist_row;
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         if (!arch_has(m->cfg, r, layer)) continue;
-        if (r == R_CCA_HEADS)
+        const int64_t first = arch_first_with(m->cfg, r, layer);
+        if (m->layers && first < layer)
+            share_tensor(l, &m->layers[first], r);
+        else if (r == R_CCA_HEADS)
             s = load_head_taps(l, m, layer, a, p, err);
         else if (arch_role_kind(r) == ARCH_VECTOR)
             s = load_vector(&l->vec[r], m, r, layer, a, err);

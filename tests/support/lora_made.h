@@ -31,6 +31,7 @@ static inline void make_adapter(adp_adapter *a, const model *m, int64_t rank, bo
             const bool heads = r >= R_Q && r <= R_ATTN_GATE;
             char name[256];
             if (!m->layers[l].lin[r].present || (heads && m->cfg->w.mla)) continue;
+            if (arch_first_with(m->cfg, r, l) < l) continue; /* it is there */
             adp_part *p = &a->parts[a->n];
             *p = (adp_part){ .slot = { r, l, -1, false }, .rank = rank, .scale = 0.5f };
             arch_tensor_name(m->cfg, r, l, -1, false, name, sizeof name);

@@ -16,6 +16,8 @@
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
 #define SPARK "{\"model_type\":\"muse_spark\"," BASE2
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
+#define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
+#define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
 TEST(a_wrong_config_is_refused_by_key)
@@ -197,6 +199,39 @@ TEST(a_wrong_config_is_refused_by_key)
         { "ZAYA with two experts to a token", ZAYA ",\"num_experts_per_tok\":2}",
           "experts_used: expected 1" },
         { "ZAYA whose router reads nothing", ZAYA ",\"router_hidden_size\":0}", "route:" },
+        { "Zamba2 without kinds", ZAMBA2 "}", "layers_block_type: expected what each layer is" },
+        { "Zamba2 with layers of another kind",
+          ZAMBA2 ",\"layers_block_type\":[\"mamba\",\"moe\"]}",
+          "layers_block_type: expected mamba, linear_attention or hybrid" },
+        { "Zamba2 with kinds of some layers",
+          ZAMBA2 ",\"layers_block_type\":[\"mamba\",\"hybrid\"]}",
+          "num_hidden_layers: expected the 2" },
+        { "Zamba2 whose two lists differ", ZAMBA2 ZAMBA2_KINDS ",\"hybrid_layer_ids\":[1,2]}",
+          "hybrid_layer_ids: expected what layers_block_type says" },
+        { "Zamba2 with too many numbers", ZAMBA2 ZAMBA2_KINDS ",\"hybrid_layer_ids\":[1,3,5]}",
+          "hybrid_layer_ids: expected layers" },
+        { "Zamba2 with more transformers than uses", ZAMBA2 ZAMBA2_KINDS ",\"num_mem_blocks\":3}",
+          "asides: expected transformers" },
+        { "Zamba2 with no transformer", ZAMBA2 ZAMBA2_KINDS ",\"num_mem_blocks\":0}",
+          "asides: expected transformers" },
+        { "Zamba2 with adapters of no rank", ZAMBA2 ZAMBA2_KINDS ",\"adapter_rank\":0}",
+          "asides: expected transformers" },
+        { "Zamba2 with adapters of fewer K and V",
+          ZAMBA2 ZAMBA2_KINDS ",\"num_key_value_heads\":2,\"use_shared_attention_adapter\":true}",
+          "as many K and V as heads" },
+        { "Zamba2 with biases", ZAMBA2 ZAMBA2_KINDS ",\"add_bias_linear\":true}",
+          "add_bias_linear: expected false" },
+        { "Zamba2 of a longer context", ZAMBA2 ZAMBA2_KINDS ",\"use_long_context\":true}",
+          "use_long_context: expected false" },
+        { "Zamba2 without adapters of its MLP",
+          ZAMBA2 ZAMBA2_KINDS ",\"use_shared_mlp_adapter\":false}",
+          "use_shared_mlp_adapter: expected true" },
+        { "Zamba2 with heads of another size", ZAMBA2 ZAMBA2_KINDS ",\"attention_head_dim\":8}",
+          "attention_head_dim: expected" },
+        { "Zamba2 with uneven heads of Mamba", ZAMBA2 ZAMBA2_KINDS ",\"n_mamba_heads\":7}",
+          "n_mamba_heads: expected a divisor" },
+        { "Zamba2 with a rotation that is text", ZAMBA2 ZAMBA2_KINDS ",\"use_mem_rope\":1}",
+          "use_mem_rope: expected true or false" },
         { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
           "sliding_window: expected null" },
         { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },
