@@ -810,6 +810,12 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
             "head_dim: llama.cpp's '%s' runs %lld / %lld dims a head, without biases, and an "
             "output head of its own",
             a->gguf, (long long)c->hidden, (long long)c->heads);
+    if (a->all_experts && (dense_of(c) || c->tied || c->rope_dims != c->head_dim || !c->shared_ffn))
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "first_k_dense_replace: llama.cpp's '%s' runs experts, some of them shared, in "
+            "each layer, heads that turn whole, and an output head of its own",
+            a->gguf);
     if (c->w.head_rows_1)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "lm_head: Baichuan 2 uses its rows with length 1, which llama.cpp does not");

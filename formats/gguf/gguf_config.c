@@ -462,9 +462,11 @@ static void put_heads(config *c, int64_t heads, int64_t hidden)
         put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
 }
 
-/* Baichuan 13B, whose config.json has another word for the longest text, and no rotation. */
-static void put_baichuan(config *c)
+/* Those whose q, k and v are one tensor in a checkpoint. Baichuan 13B's config.json has another word for the longest
+ * text, and no rotation. */
+static void put_apart(config *c)
 {
+    if (is(c, "BailingMoeForCausalLM")) put_bool(c, "attention_projections_apart", true);
     if (!is(c, "BaichuanForCausalLM")) return;
     cJSON_DeleteItemFromObject(c->j, "max_position_embeddings");
     put_int(c, "model_max_length", "context_length");
@@ -508,7 +510,7 @@ static void put_own(config *c)
         put_heads(c, heads, hidden);
     put_topk(c);
     put_sharing(c, heads);
-    put_baichuan(c);
+    put_apart(c);
     if (is(c, "Cohere2MoeForCausalLM"))
         put_text(c, c->j, "expert_selection_fn",
                  int_at(c, "expert_gating_func", 2) == 1 ? "softmax" : "sigmoid");

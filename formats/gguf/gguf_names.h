@@ -25,7 +25,9 @@ typedef struct {
     bool tied;        /* llama.cpp runs it without an output head of its own */
     bool
         kv_apart; /* MLA's keys and values are two tensors, and llama.cpp attends to what both read */
-    bool whole_heads;  /* llama.cpp runs heads that make up hidden alone, and no tied head */
+    bool whole_heads; /* llama.cpp runs heads that make up hidden alone, and no tied head */
+    bool
+        all_experts; /* llama.cpp runs experts in each layer, heads that turn whole, and no tied head */
     bool all_heads;    /* llama.cpp runs as many heads of k as of q, all of which turn, by 10000 */
     int64_t blocks;    /* read where there are so many; 0: whatever their number */
     const char *alone; /* read alone: what llama.cpp runs otherwise; NULL: written too */

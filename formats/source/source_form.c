@@ -5,7 +5,8 @@
  *     Qwen3-Next   one matrix of q, k, v and gates, by key heads: q, k and v of all, and the gates apart
  *     Falcon-H1    config.json's factors: multiplied into the weights
  *     Baichuan,    one matrix of q, k and v: three. They are Llamas then; Baichuan 13 B, which has ALiBi, is not
- *     InternLM 2
+ *     InternLM 2,
+ *     Ling 1
  *
  * Row n of such a tensor is a row of one of the base's, times a factor. */
 #include "base/json.h"
@@ -219,6 +220,7 @@ static const form_rule qkv_rules[] = {
 static const form_kind kinds[] = {
     { "BaichuanForCausalLM", has_qkv, rename_arch, qkv_rules },
     { "InternLM2ForCausalLM", has_qkv, rename_arch, qkv_rules },
+    { "BailingMoeForCausalLM", has_qkv, part, qkv_rules },
     { "Qwen3_5ForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3_5MoeForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3NextForCausalLM", is_mixed, part, qwen3_next_rules },
