@@ -255,7 +255,8 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
                  (gemm_in){ l->head_gate, g->c->hidden, true }, R, g->c->heads, g->c->hidden, 0,
                  g->p);
     if (l->gate_bias) grad_gate_bias(g, l->gate_bias, R);
-    grad_attend(g, l, layer, windows, false);
+    grad_index_choose(g, l, layer, windows);
+    grad_attend(g, l, layer, grad_chosen_of(g, layer), windows, false);
     if (g->c->o_scale != 1) k_scale(m->a, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
     if (m->z) grad_gate(g, R, false);
 }
@@ -475,7 +476,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const int64_t R = windows * g->len;
     if (m->z) grad_gate(g, R, true);
     if (g->c->o_scale != 1) k_scale(g->da, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
-    grad_attend(g, l, layer, windows, true);
+    grad_attend(g, l, layer, grad_chosen_of(g, layer), windows, true);
     grad_lent_back(g, layer, R);
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);
     add |= l->W[GRAD_ATTN_GATE] != NULL;

@@ -8,7 +8,7 @@
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, K and V of an earlier
+ * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
  * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores and a shared
  * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
@@ -120,6 +120,8 @@ typedef struct {
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose, [experts] on shares;
      * [hidden] */
     const float *router, *router_bias, *router_corr, *expert_scale, *shared_router;
+    /* Of an indexer, where it is asked (grad_chooses): R_INDEX_Q, _K and _W, its norms and the bias of keys' */
+    const float *index_q, *index_k, *index_w, *index_k_norm, *index_k_bias, *index_q_norm;
     const float *ple_gate, *ple_out;     /* [ple_dim, hidden], [hidden, ple_dim] */
     const float *latent_in, *latent_out; /* [latent, hidden], [hidden, latent] */
     const grad_experts *experts;
@@ -139,6 +141,8 @@ typedef struct {
 } grad_out;
 
 bool grad_covers(const arch_config *c);
+/* Do indexers choose among the positions of windows of `len` tokens? */
+bool grad_chooses(const arch_config *c, int64_t len);
 
 typedef struct grad_ctx grad_ctx;
 /* Buffers for up to `windows` windows of `len` tokens. keep: what grad_forward makes of a layer stays until

@@ -48,7 +48,7 @@ int64_t grad_angle_floats(const arch_config *c, int64_t len)
     return ANGLE_PARTS * n + slope_floats(c);
 }
 
-static const grad_angles *angles_of(const grad_ctx *g, int64_t layer)
+const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer)
 {
     const arch_config *own = arch_at(g->all, layer);
     for (int64_t i = 0; i < g->n_angles; i++)
@@ -105,7 +105,7 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const rotate_job *j = ctx;
     const arch_config *c = j->g->c;
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
-    const grad_angles *t = angles_of(j->g, j->layer);
+    const grad_angles *t = grad_angles_of(j->g, j->layer);
     for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
         k_scale(j->q + r * H * D, arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (!t) return;
@@ -229,13 +229,17 @@ typedef struct {
     grad_ctx *g;
     const grad_layer *l;
     int64_t layer;
-    int64_t first; /* item that is ours */
+    const grad_chosen *chosen; /* NULL: each sees all before it */
+    int64_t first;             /* item that is ours */
 } heads_job;
 
 /* One head of one window, and BLOCK of its tokens. Rows of q and dq are ldq apart, those of k and dk ldk,
  * of a and da lda, of v and dv ldv. */
 typedef struct {
     const float *q, *k, *v, *da, *sink;
+    /* Lists of positions that tokens see, ld_keys apart, and how many each has, ld_n apart, or at most `most`; NULL: all */
+    const int32_t *keys, *n_keys;
+    int64_t ld_keys, ld_n, most;
     float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
     int64_t ldq, ldk, lda, ldv, D, V, window;
     bool chunks;      /* of `window` tokens, of which a token sees its own */
@@ -272,6 +276,19 @@ static void add_slope(const head *h, float *score, int64_t n, int64_t t)
                             : slope * (float)(i - (n - 1));
 }
 
+/* Of token t's scores of positions up to its own, which begin at the first, those that are not on its list. */
+static void leave_out(const head *h, float *score, int64_t t)
+{
+    const int32_t *at = h->keys + t * h->ld_keys;
+    const int64_t seen = t + 1 < h->most ? t + 1 : h->most;
+    const int32_t *end = at + (h->n_keys ? h->n_keys[t * h->ld_n] : seen);
+    for (int64_t i = 0; i <= t; i++)
+        if (at < end && *at == i)
+            at++;
+        else
+            score[i] = -INFINITY;
+}
+
 /* P = softmax(scale q k^T) of a block, causal, within the window. A sink is a logit that takes part and has no value. */
 static void weights_of_block(const head *h)
 {
@@ -286,6 +303,7 @@ static void weights_of_block(const head *h)
             k_softcap(row + from, h->cap, end - from);
             memcpy(h->T + r * h->n + from, row + from, (size_t)(end - from) * sizeof *row);
         }
+        if (h->keys) leave_out(h, row, t);
         float max = row[end - 1];
         for (int64_t i = from; i < end; i++)
             max = row[i] > max ? row[i] : max;
@@ -349,6 +367,8 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
     const int64_t a = w * T * lda + i * V, v = w * T * ldv + kv * V;
     const int64_t floats = grad_head_floats(c, T), parts = c->attn_softcap > 0 ? 3 : 2;
     const grad_lent *from = grad_lent_of(g, j->layer);
+    const grad_chosen *chosen = j->chosen;
+    const int64_t lists = arch_index_lists(c), list = w * T * lists + (lists > 1 ? kv : 0);
     float *P = g->head + thread * floats;
     return (head){ .q = g->m->q + q,
                    .a = g->m->a + a,
@@ -358,6 +378,11 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
                    .v = (from ? from->v : g->m->v) + v,
                    .dk = g->dk + k,
                    .dv = g->dv + v,
+                   .keys = chosen ? chosen->keys + list * c->index_topk : NULL,
+                   .n_keys = chosen && chosen->n ? chosen->n + list : NULL,
+                   .ld_keys = lists * c->index_topk,
+                   .ld_n = lists,
+                   .most = c->index_topk,
                    .sink = j->l->sinks ? j->l->sinks + i : NULL,
                    .P = P,
                    .S = P + floats / parts,
@@ -408,14 +433,15 @@ static void attend_back_item(void *ctx, int64_t i, int thread)
     }
 }
 
-void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back)
+void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, const grad_chosen *chosen,
+                 int64_t windows, bool back)
 {
     const arch_config *c = g->c;
     const int64_t T = g->len, D = c->head_dim, V = c->v_dim, G = grad_kv_heads(c);
     const int64_t Q = c->heads * (back ? D : V);
     const grad_heads q = { back ? g->dq : g->m->a, T, Q / G, Q, G };
     const grad_heads k = { g->dk, T, D, G * D, G }, v = { g->dv, T, V, G * V, G };
-    heads_job j = { .g = g, .l = l, .layer = layer };
+    heads_job j = { .g = g, .l = l, .layer = layer, .chosen = chosen };
     int64_t end;
     grad_own_items(g, &j.first, &end, windows * G);
     if (end > j.first) pool_run(g->p, end - j.first, back ? attend_back_item : attend_item, &j);

@@ -1,12 +1,13 @@
 /* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c, which
  * has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads, backward_mla.c,
- * through latents, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
+ * through latents, backward_index.c, through an indexer, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
  * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
 #include "calib/backward.h"
 #include "calib/gemm.h"
+#include "kernels/attn.h"
 
 enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
 
@@ -83,6 +84,22 @@ typedef struct {
     float *k, *v, *dk, *dv;
 } grad_lent;
 
+/* Positions that rows of a layer attend to, rising: arch_index_lists lists for each, [R, lists, index_topk], of which the
+ * first n [R, lists] count; n NULL: as many as the row sees, at most all. */
+typedef struct {
+    int32_t *keys, *n;
+} grad_chosen;
+
+/* What indexers make, and what they chose: see backward_index.c. */
+typedef struct {
+    float *q, *k, *w;   /* [R, heads * dim], [R, dim], [R, heads] */
+    grad_chosen *own;   /* [layers]; keys NULL: it is in `common`. NULL: nothing is chosen */
+    grad_chosen common; /* of the layer at work */
+    attn_seq *seqs;     /* [windows] */
+    int32_t *blocks;    /* [windows] */
+    lq_arena scratch;
+} grad_index;
+
 struct grad_ctx {
     const arch_config *all; /* of all layers: the largest sizes */
     const arch_config *c;   /* of the layer at work, */
@@ -108,6 +125,7 @@ struct grad_ctx {
     } xielu;
     grad_mix_back mix;
     grad_moe moe;
+    grad_index index;
     float *ple;       /* [R, layers * ple_dim]: per-layer embeddings of all rows */
     float *dple;      /* [2][R, ple_dim] scratch */
     grad_lent *lent;  /* [layers] */
@@ -186,6 +204,8 @@ void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int6
 int64_t grad_angle_floats(const arch_config *c, int64_t len);
 lq_status grad_open_angles(grad_ctx *g, lq_err *err);
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
+/* By which a layer rotates; NULL: it does not. */
+const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer);
 /* R rows of q and k, or of their gradients, to and from their positions' angles. With latent attention k
  * is k_rope, and of q's heads the last dims turn. */
 void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
@@ -198,8 +218,9 @@ void grad_gate(grad_ctx *g, int64_t R, bool back);
 void grad_gate_bias(grad_ctx *g, const float *bias, int64_t R);
 /* Heads that have keys and values: all of them, with latent attention. */
 int64_t grad_kv_heads(const arch_config *c);
-/* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */
-void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
+/* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. chosen: grad_chosen_of the layer. */
+void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, const grad_chosen *chosen,
+                 int64_t windows, bool back);
 
 /* ---- backward_share.c ---- */
 /* What the widest matrix of several makes of a row, or all of those of a state together; 0: there are none. */
@@ -247,6 +268,15 @@ void grad_mix_forward(grad_ctx *g, const grad_layer *l, int64_t windows);
 void grad_mix_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
 /* dx [R, hidden] += the gradient that comes through beta and decay. */
 void grad_mix_pace_back(grad_ctx *g, const grad_layer *l, float *dx, int64_t R);
+
+/* ---- backward_index.c ---- */
+/* Buffers, and g's. */
+size_t grad_index_bytes(const arch_config *c, int64_t R, int64_t len, bool keep, int threads);
+lq_status grad_open_index(grad_ctx *g, int64_t windows, lq_err *err);
+/* A layer with an indexer chooses, by h and q's latents; of others nothing. */
+void grad_index_choose(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows);
+/* What a layer's rows attend to; NULL: all that they see. */
+const grad_chosen *grad_chosen_of(const grad_ctx *g, int64_t layer);
 
 /* ---- backward_beside.c ---- */
 /* Buffers of R rows: floats; and bytes that grad_embed takes. */

@@ -32,6 +32,15 @@ static bool other_mixer(const arch_config *c)
     return false;
 }
 
+/* Are positions chosen by indexers of other kinds, or rotated by another table? */
+static bool other_indexer(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_has_indexer(c, i) && (c->layer[i].window || c->layer[i].rope != ROPE_MAIN))
+            return true;
+    return c->w.index_last;
+}
+
 /* Is what the branches give not added to x as it is? */
 static bool apart(const arch_config *c)
 {
@@ -55,13 +64,16 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if (w->norm_after_add || w->norm_stays || w->both_ways ||
         (w->qkv_quarters && c->v_dim != c->head_dim) || c->embed_dim != c->hidden || w->diff ||
-        other_mixer(c) || other_mlp(c) || (c->qkv_clip != 0 && w->qk_norm_late) ||
-        c->latent_scale != 1 || (w->parallel && (apart(c) || arch_has_state(c))))
+        other_mixer(c) || other_mlp(c) || other_indexer(c) || c->hyper || (w->mla && w->q_gated) ||
+        (c->qkv_clip != 0 && w->qk_norm_late) || c->latent_scale != 1 ||
+        (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_O_NORM,      R_DOWN_NORM,       R_STREAM_IN, R_LAUREL_LEFT,
-                                       R_INDEX_K,     R_EXPERTS_BIAS,    R_O_A,       R_HEAD_NORM,
-                                       R_ATTN_JOIN,   R_EXPERT_OUT_NORM, R_EMBED_BY,  R_ROUTER_IN,
-                                       R_LATENT_NORM, R_PAIR_NORM };
+    static const arch_role other[] = {
+        R_O_NORM,       R_DOWN_NORM, R_STREAM_IN,   R_LAUREL_LEFT,   R_INDEX_GATE,
+        R_EXPERTS_BIAS, R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN,     R_EXPERT_OUT_NORM,
+        R_EMBED_BY,     R_ROUTER_IN, R_LATENT_NORM, R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,
+        R_PAIR_NORM
+    };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -261,6 +273,7 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     if (!s) s = grad_push(g, back, BACK_PARTS, err);
     if (!s) s = grad_open_angles(g, err);
     if (!s) s = grad_open_beside(g, R, err);
+    if (!s) s = grad_open_index(g, windows, err);
     if (s)
         grad_close(g);
     else
@@ -278,12 +291,13 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
                     sum_parts(back, BACK_PARTS) + grad_angle_floats(c, len) +
                     grad_beside_floats(c, R)) *
                sizeof(float) +
-           grad_embed_bytes(c, len, threads);
+           grad_embed_bytes(c, len, threads) + grad_index_bytes(c, R, len, keep, threads);
 }
 
 void grad_close(grad_ctx *g)
 {
     if (!g) return;
+    lq_arena_free(&g->index.scratch);
     lq_arena_free(&g->scratch);
     lq_arena_free(&g->arena);
     free(g);

@@ -77,6 +77,7 @@ static int64_t widest(const arch_config *c)
                             F,
                             D,
                             grad_widest_fused(c),
+                            c->index_heads * c->index_dim,
                             c->experts ? c->expert_ffn : 0,
                             c->experts ? c->shared_ffn : 0 };
     int64_t most = 0;

@@ -228,8 +228,25 @@ lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer,
     return s;
 }
 
+lq_status dense_index_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
+                              lq_err *err)
+{
+    lq_status s = src_vector(src, R_INDEX_K_NORM, layer, -1, false, &l->index_k_norm, a, err);
+    if (!s) s = src_vector(src, R_INDEX_K_NORM, layer, -1, true, &l->index_k_bias, a, err);
+    return s ? s : src_vector(src, R_INDEX_Q_NORM, layer, -1, false, &l->index_q_norm, a, err);
+}
+
+static lq_status indexer_of(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
+                            pool *p, lq_err *err)
+{
+    lq_status s = small_matrix(&l->index_q, src, R_INDEX_Q, layer, a, p, err);
+    if (!s) s = small_matrix(&l->index_k, src, R_INDEX_K, layer, a, p, err);
+    if (!s) s = small_matrix(&l->index_w, src, R_INDEX_W, layer, a, p, err);
+    return s ? s : dense_index_vectors(l, src, layer, a, err);
+}
+
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_source *src,
-                      int64_t layer, lq_arena *a, pool *p, lq_err *err)
+                      int64_t layer, int64_t len, lq_arena *a, pool *p, lq_err *err)
 {
     const bool moe = src_config(src)->layer[layer].moe;
     lq_status s = LQ_OK;
@@ -264,6 +281,7 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
         if (!s) s = small_matrix(&l->mix_gate_down, src, R_MIX_GATE_DOWN, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_gate_up, src, R_MIX_GATE_UP, layer, a, p, err);
     }
+    if (!s && grad_chooses(src_config(src), len)) s = indexer_of(l, src, layer, a, p, err);
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
 

@@ -18,10 +18,13 @@ size_t dense_bytes(const arch_config *c); /* of them */
  * that have none NULL. */
 void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_BUFFERS],
                   const float *const bias[GRAD_BUFFERS], float *const dW[GRAD_BUFFERS]);
-/* The source's layer, its weights expanded into W, its vectors in `a`; its experts are read from the source into W
- * when they are asked for. Errors: as src_matrix. */
+/* The source's layer for windows of `len` tokens, its weights expanded into W, its vectors in `a`; its experts are read
+ * from the source into W when they are asked for. Errors: as src_matrix. */
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_source *src,
-                      int64_t layer, lq_arena *a, pool *p, lq_err *err);
+                      int64_t layer, int64_t len, lq_arena *a, pool *p, lq_err *err);
+/* The vectors of its indexer; its matrices are the caller's. Errors: as src_vector. */
+lq_status dense_index_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
+                              lq_err *err);
 /* Of a layer with a state the vectors that no quantizer changes. Errors: as src_vector. */
 lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
                             lq_err *err);

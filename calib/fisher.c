@@ -126,7 +126,7 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
     lq_arena a = { 0 };
     grad_layer l;
     if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-    lq_status s = dense_layer(&l, w->W, w->src, layer, &a, w->p, err);
+    lq_status s = dense_layer(&l, w->W, w->src, layer, w->samples->len, &a, w->p, err);
     if (!s && !d) s = grad_forward(w->g, &l, layer, x, n, err);
     if (!s && d) {
         grad_out out = { .scratch = w->scratch };

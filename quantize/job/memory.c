@@ -77,7 +77,9 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     if (!e->quantize) { /* as it lies */
         p->packed += src_bytes(e->src);
         p->repacked += src_bytes(e->src);
-        p->fixed += src_bytes(e->src);
+        const bool index = e->role >= R_INDEX_Q && e->role <= R_INDEX_W;
+        if (!index) p->fixed += src_bytes(e->src);
+        if (index && grad_chooses(&w->plan->cfg, w->len)) p->fixed += n * F;
         return;
     }
     p->packed += packed_bytes(e, &e->src->t.scheme);

@@ -147,6 +147,15 @@ static lq_status load_state(tune_params *t, int64_t layer, size_t n_items, lq_er
     return s ? s : load_small(t, &l->mix_gate_up, R_MIX_GATE_UP, layer, n_items, err);
 }
 
+static lq_status load_indexer(tune_params *t, int64_t layer, size_t n_items, lq_err *err)
+{
+    grad_layer *l = &t->layer[layer].beside;
+    lq_status s = load_small(t, &l->index_q, R_INDEX_Q, layer, n_items, err);
+    if (!s) s = load_small(t, &l->index_k, R_INDEX_K, layer, n_items, err);
+    if (!s) s = load_small(t, &l->index_w, R_INDEX_W, layer, n_items, err);
+    return s ? s : dense_index_vectors(l, t->src, layer, &t->arena, err);
+}
+
 /* A norm; those that each head has for itself, which may be as many tensors, are not trained. */
 static lq_status load_norm(tune_params *t, int k, int64_t layer, size_t n_items, lq_err *err)
 {
@@ -187,6 +196,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     if (!s)
         s = tune_params_vector(t, &q->beside.gate_bias, &len, R_GATE_BIAS, layer, false, n, err);
     if (!s && arch_mixer_has_state(t->c->layer[layer].mixer)) s = load_state(t, layer, n, err);
+    if (!s && grad_chooses(t->c, t->len)) s = load_indexer(t, layer, n, err);
     if (!s && moe) s = load_experts(t, layer, n, err);
     qz_state_drop(t->state, layer);
     return s;

@@ -41,6 +41,7 @@ typedef struct {
     comm *ranks; /* that train together: each steps its rows (grad_share) */
     pool *p;
     const arch_config *c; /* the source's */
+    int64_t len;          /* tokens of a window */
     qz_item *items;       /* [plan->n] scratch */
     float *W[GRAD_BUFFERS], *dW[GRAD_BUFFERS];
     tune_states states;

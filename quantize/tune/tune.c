@@ -267,7 +267,7 @@ static lq_status run_teacher_on(tuner *t, int64_t from, int64_t end, lq_err *err
                   (double)i + (double)t->c->layers * (double)from / (double)(end - from),
                   (double)t->c->layers * (double)t->n / (double)(end - from));
         if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s) s = dense_layer(&l, t->params.W, t->src, i, &a, t->p, err);
+        if (!s) s = dense_layer(&l, t->params.W, t->src, i, t->len, &a, t->p, err);
         if (!s) s = advance_teacher(t, &l, i, from, end, err);
         src_release_all(t->src);
         lq_arena_free(&a);
@@ -463,6 +463,7 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
                               .ranks = o->ranks,
                               .p = p,
                               .c = t.c,
+                              .len = text->len,
                               .states.fd = -1 };
     t.len = text->len;
     t.n = text->own + text->text;

@@ -36,6 +36,8 @@ SPARSE = [("experts apart", "mixtral-moe", ["gptq"]), ("folding for experts", "m
           ("experts in one tensor, biases", "gpt-oss-sinks", ["awq", "--group-size", "16"]),
           ("experts within a limit", "qwen2-moe-shared", ["gptq", "--memory-limit", "least"]),
           ("experts that are trained", "dots1", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
+          ("positions that an indexer chooses", "glm-moe-dsa", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
+          ("values that are not as wide as keys", "mimo-v2-flash", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
           ("bits of experts, embedding and head", "mixtral-moe",
            ["gptq", "--bpw", "6", "--embed", "auto", "--lm-head", "auto"]),
           ("states, attention and experts", "jamba", ["gptq"]), ("states beside attention", "falcon-h1", ["awq", "--group-size", "16"])]

@@ -84,6 +84,8 @@ static lq_status take_experts(bench *b, lq_err *err)
     return s;
 }
 
+static void (*change)(arch_config *c); /* what the model says; NULL: nothing */
+
 /* Layer `at`; -1: the first with experts, where there is one. */
 static bool bench_open_at(bench *b, const char *folder, int64_t at, int threads)
 {
@@ -94,13 +96,14 @@ static bool bench_open_at(bench *b, const char *folder, int64_t at, int threads)
     b->cfg = *b->r.m.cfg;
     if (c->attn_softcap > 0)
         b->cfg.attn_softcap = 0.5; /* 50 bends the scores of random weights by nothing */
+    if (change) change(&b->cfg);
     b->D = c->hidden;
     while (at < 0 && b->at < c->layers && !c->layer[b->at].moe)
         b->at++;
     b->at = at >= 0 ? at : b->at < c->layers ? b->at : 0;
     lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
-    if (!s) s = dense_layer(&b->l, b->W, b->r.src, b->at, &b->a, b->r.p, &err);
+    if (!s) s = dense_layer(&b->l, b->W, b->r.src, b->at, LEN, &b->a, b->r.p, &err);
     if (!s && b->l.experts) s = take_experts(b, &err);
     b->x = lq_push(&b->a, (size_t)(ROWS * b->D) * sizeof(float));
     CHECK(!s && b->x, "%s: %s", folder, err.msg);
@@ -173,37 +176,51 @@ static void find_covered(void)
     if (d) closedir(d);
 }
 
+static void check_forward(const char *path, int64_t at)
+{
+    bench b;
+    lq_err err = { "" };
+    lq_arena scratch = { 0 };
+    if (!bench_open_at(&b, path, at, 2)) return;
+    const arch_config *c = &b.cfg;
+    size_t n = (size_t)(ROWS * b.D);
+    float *want = lq_push(&b.a, n * sizeof *want);
+    memcpy(want, b.x, n * sizeof *want);
+    lq_status s = lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, pool_threads(b.r.p)), &err);
+    if (!s)
+        s = fwd_layer(c, &b.r.m.layers[b.at], b.at, want, WINDOWS, LEN, MM_F32, NULL, NULL,
+                      &scratch, b.r.p, &err);
+    CHECK(!s, "%s: %s", path, err.msg);
+    go_forward(&b, b.g, b.x);
+    double worst = 0, size = 0;
+    for (size_t k = 0; k < n; k++) {
+        worst = fmax(worst, fabs((double)want[k] - (double)b.x[k]));
+        size = fmax(size, fabs((double)want[k]));
+    }
+    /* Two f32 programs that sum at most ffn products in other orders. */
+    CHECK(worst <= (double)c->ffn * 0x1p-23 * size, "%s: off by %g of %g", path, worst, size);
+    lq_arena_free(&scratch);
+    bench_close(&b);
+}
+
+static void choose_all(arch_config *c) { c->index_topk = 15; } /* of 13, in blocks of 3 */
+
+TEST(windows_of_no_more_positions_than_are_chosen_attend_to_all)
+{
+    static const char *const folders[] = { "tests/golden/arch/deepseek-v32",
+                                           "tests/golden/arch/minimax-m3" };
+    change = choose_all;
+    for (size_t i = 0; i < LQ_COUNT(folders); i++)
+        check_forward(folders[i], 1);
+    change = NULL;
+}
+
 TEST(the_forward_half_is_the_runtimes_layer)
 {
-    CHECK(n_checkpoints >= 166 && n_covered < MAX_COVERED,
+    CHECK(n_checkpoints >= 169 && n_covered < MAX_COVERED,
           "only %zu golden checkpoints are covered", n_checkpoints);
-    for (size_t i = 0; i < n_covered; i++) {
-        bench b;
-        lq_err err = { "" };
-        lq_arena scratch = { 0 };
-        if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
-        const arch_config *c = &b.cfg;
-        size_t n = (size_t)(ROWS * b.D);
-        float *want = lq_push(&b.a, n * sizeof *want);
-        memcpy(want, b.x, n * sizeof *want);
-        lq_status s =
-            lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, pool_threads(b.r.p)), &err);
-        if (!s)
-            s = fwd_layer(c, &b.r.m.layers[b.at], b.at, want, WINDOWS, LEN, MM_F32, NULL, NULL,
-                          &scratch, b.r.p, &err);
-        CHECK(!s, "%s: %s", covered[i].path, err.msg);
-        go_forward(&b, b.g, b.x);
-        double worst = 0, size = 0;
-        for (size_t k = 0; k < n; k++) {
-            worst = fmax(worst, fabs((double)want[k] - (double)b.x[k]));
-            size = fmax(size, fabs((double)want[k]));
-        }
-        /* Two f32 programs that sum at most ffn products in other orders. */
-        CHECK(worst <= (double)c->ffn * 0x1p-23 * size, "%s: off by %g of %g", covered[i].path,
-              worst, size);
-        lq_arena_free(&scratch);
-        bench_close(&b);
-    }
+    for (size_t i = 0; i < n_covered; i++)
+        check_forward(covered[i].path, covered[i].at);
 }
 
 /* loss = sum r y, in double. */
@@ -283,6 +300,24 @@ static int64_t norm_floats(const arch_config *c, int k)
     return arch_n_tensors(c, grad_norm_roles[k]) * N * K;
 }
 
+/* Nor which positions are attended to: of scores that are all 0 the first are. */
+static void fix_positions(bench *b)
+{
+    const struct {
+        const float **W;
+        arch_role r;
+    } all[] = { { &b->l.index_q, R_INDEX_Q },
+                { &b->l.index_k, R_INDEX_K },
+                { &b->l.index_w, R_INDEX_W } };
+    int64_t N, K;
+    for (size_t i = 0; i < LQ_COUNT(all); i++) {
+        arch_role_shape(&b->cfg, all[i].r, &N, &K);
+        float *zero = lq_push(&b->a, (size_t)(N * K) * sizeof *zero);
+        memset(zero, 0, (size_t)(N * K) * sizeof *zero);
+        if (*all[i].W) *all[i].W = zero;
+    }
+}
+
 /* Gradients, zero, of all that the layer has; norms and router as copies that may change. */
 static void all_outputs(bench *b, grad_out *out, float *norm[GRAD_NORMS], float **router)
 {
@@ -322,39 +357,72 @@ static void compare_experts(bench *b, const char *folder, const float *r)
         }
 }
 
+static void check_gradients(const char *path, int64_t at)
+{
+    bench b;
+    if (!bench_open_at(&b, path, at, 2)) return;
+    const arch_config *c = arch_at(&b.cfg, b.at);
+    size_t n = (size_t)(ROWS * b.D);
+    float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
+    float *norm[GRAD_NORMS], *router = NULL;
+    grad_out out = { .W = { 0 } };
+    int64_t N, K;
+    fill(r, (int64_t)n, 1, 3);
+    memcpy(d, r, n * sizeof *d);
+    if (b.l.experts) fix_choices(&b);
+    if (b.l.index_k) fix_positions(&b);
+    all_outputs(&b, &out, norm, &router);
+    go_back(&b, b.g, d, &out);
+    compare(&b, path, "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        if (out.W[k])
+            compare(&b, path, arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k], N * K,
+                    0.25f / sqrtf((float)K), b.x, r);
+    }
+    for (int k = 0; k < GRAD_NORMS; k++)
+        if (norm[k])
+            compare(&b, path, arch_role_text(grad_norm_roles[k]), norm[k], out.norm[k],
+                    norm_floats(c, k), 0.25f, b.x, r);
+    if (router)
+        compare(&b, path, "router", router, out.router, c->experts * b.D, 0.25f / sqrtf((float)b.D),
+                b.x, r);
+    compare_experts(&b, path, r);
+    bench_close(&b);
+}
+
 TEST(gradients_are_the_slopes_of_the_loss)
 {
-    for (size_t i = 0; i < n_covered; i++) {
-        bench b;
-        if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
-        const arch_config *c = arch_at(&b.cfg, b.at);
-        size_t n = (size_t)(ROWS * b.D);
-        float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
-        float *norm[GRAD_NORMS], *router = NULL;
-        grad_out out = { .W = { 0 } };
-        int64_t N, K;
-        fill(r, (int64_t)n, 1, 3);
-        memcpy(d, r, n * sizeof *d);
-        if (b.l.experts) fix_choices(&b);
-        all_outputs(&b, &out, norm, &router);
-        go_back(&b, b.g, d, &out);
-        compare(&b, covered[i].path, "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
-        for (int k = 0; k < GRAD_LINEARS; k++) {
-            arch_role_shape(c, grad_linear_roles[k], &N, &K);
-            if (out.W[k])
-                compare(&b, covered[i].path, arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k],
-                        N * K, 0.25f / sqrtf((float)K), b.x, r);
-        }
-        for (int k = 0; k < GRAD_NORMS; k++)
-            if (norm[k])
-                compare(&b, covered[i].path, arch_role_text(grad_norm_roles[k]), norm[k],
-                        out.norm[k], norm_floats(c, k), 0.25f, b.x, r);
-        if (router)
-            compare(&b, covered[i].path, "router", router, out.router, c->experts * b.D,
-                    0.25f / sqrtf((float)b.D), b.x, r);
-        compare_experts(&b, covered[i].path, r);
-        bench_close(&b);
+    for (size_t i = 0; i < n_covered; i++)
+        check_gradients(covered[i].path, covered[i].at);
+}
+
+static void limit_all(arch_config *c)
+{
+    c->act = ARCH_SILU_LIMITED;
+    c->act_limit = 0.5;
+}
+
+static void limit_experts(arch_config *c)
+{
+    c->w.limit_experts = true;
+    c->act_limit = 0.5;
+}
+
+TEST(what_a_limit_cuts_off_has_no_gradient)
+{
+    static const struct {
+        const char *why, *folder;
+        void (*change)(arch_config *c);
+    } cases[] = { { "an MLP", BASE, limit_all },
+                  { "experts and a shared MLP", "tests/golden/arch/qwen2-moe-shared", limit_all },
+                  { "experts alone", "tests/golden/arch/qwen2-moe-shared", limit_experts } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        change = cases[i].change;
+        check_forward(cases[i].folder, 0);
+        check_gradients(cases[i].folder, 0);
     }
+    change = NULL;
 }
 
 /* ---- against torch ---- */
@@ -496,6 +564,7 @@ TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
                                            "tests/golden/arch/phi3",
                                            "tests/golden/arch/gpt-neox",
                                            "tests/golden/arch/qwen3.5",
+                                           "tests/golden/arch/deepseek-v32",
                                            "tests/golden/arch/bamba" };
     for (size_t f = 0; f < LQ_COUNT(folders); f++) {
         float *first = NULL;
@@ -782,7 +851,9 @@ int main(int argc, char **argv)
 {
     find_covered();
     RUN(the_forward_half_is_the_runtimes_layer);
+    RUN(windows_of_no_more_positions_than_are_chosen_attend_to_all);
     RUN(gradients_are_the_slopes_of_the_loss);
+    RUN(what_a_limit_cuts_off_has_no_gradient);
     RUN(gradients_of_experts_are_those_of_torch);
     RUN(only_experts_that_rows_are_sent_to_are_asked_for);
     RUN(gradients_are_the_same_bytes_for_any_number_of_threads);

@@ -27,7 +27,7 @@ static bool bench_open(bench *b, const char *folder)
     b->n = (size_t)(ROWS * c->hidden);
     lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
-    if (!s) s = dense_layer(&b->l, b->W, b->r.src, 0, &b->a, b->r.p, &err);
+    if (!s) s = dense_layer(&b->l, b->W, b->r.src, 0, LEN, &b->a, b->r.p, &err);
     b->x = lq_push(&b->a, b->n * sizeof *b->x);
     b->dir = lq_push(&b->a, b->n * sizeof *b->dir);
     CHECK(!s && b->x && b->dir, "%s: %s", folder, err.msg);

@@ -33,7 +33,7 @@ static bool bench_open(bench *b)
     const arch_config *c = b->r.m.cfg;
     lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
-    return !s && !dense_layer(&b->l, b->W, b->r.src, LAYER, &b->a, b->r.p, &err);
+    return !s && !dense_layer(&b->l, b->W, b->r.src, LAYER, LEN, &b->a, b->r.p, &err);
 }
 
 /* The layer on the same rows forward and back, its sums twice. */
