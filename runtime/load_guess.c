@@ -54,21 +54,30 @@ static bool is_eagle(const char *path)
     return yes;
 }
 
+/* Its rows are read where the model's states are. */
+static lq_status check_place(const model *m, const char *what, lq_err *err)
+{
+    if (model_ranks(m) == 1 && !model_first_on(m)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "not on %s yet: an %s of a model that is not all on one device", model_device(m),
+                   what);
+}
+
 static lq_status load_eagle(load_model *l, const load_model *beside, const load_guess *o,
                             lq_err *err)
 {
     const src_opts how = { .need_config = true, .verify = o->load->verify, .draft = true };
-    if (model_dev(&beside->m))
-        return lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an EAGLE-3 draft",
-                       model_device(&beside->m));
+    lq_status s = check_place(&beside->m, "EAGLE-3 draft", err);
+    if (s) return s;
     if (src_recipe(beside->src) && js_get(src_recipe(beside->src), "rotate_seed"))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--speculative-model: %s: expected hidden states as the EAGLE-3 draft has "
                        "learned them, found a model that was quantized with --rotate",
                        o->path);
-    lq_status s = src_open(&l->src, o->path, &how, err);
+    s = src_open(&l->src, o->path, &how, err);
     if (s) return s;
     s = model_load_eagle(&l->m, &beside->m, l->src, o->p, err);
+    if (!s && model_dev(&beside->m)) s = model_join_device(&l->m, &beside->m, err);
     return s ? lq_wrap(err, s, "--speculative-model") : LQ_OK;
 }
 
@@ -85,14 +94,20 @@ static lq_status open_draft(load_model *l, const load_model *beside, const tok_t
     return s ? lq_wrap(err, s, "--speculative-model: %s", o->path) : LQ_OK;
 }
 
+static lq_status load_head(load_model *l, const load_model *beside, const load_guess *o,
+                           lq_err *err)
+{
+    const model *m = &beside->m;
+    lq_status s = check_place(m, "MTP head", err);
+    if (!s) s = src_mtp(&l->src, beside->src, err);
+    if (!s) s = model_load_mtp(&l->m, m, l->src, o->p, err);
+    return s || !model_dev(m) ? s : model_join_device(&l->m, m, err);
+}
+
 lq_status load_guess_open(load_model *l, const load_model *beside, const tok_tokenizer *t,
                           const load_guess *o, lq_err *err)
 {
-    lq_status s = LQ_OK;
     if (o->path) return open_draft(l, beside, t, o, err);
-    if (model_dev(&beside->m))
-        s = lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an MTP head", model_device(&beside->m));
-    if (!s) s = src_mtp(&l->src, beside->src, err);
-    if (!s) s = model_load_mtp(&l->m, &beside->m, l->src, o->p, err);
+    const lq_status s = load_head(l, beside, o, err);
     return s ? lq_wrap(err, s, "--speculative-mtp") : LQ_OK;
 }

@@ -41,6 +41,8 @@ lq_status mtp_open(mtp **out, const model *head, const kv_opts *cache, const fwd
     if (!m) return lq_fail(err, LQ_ENOMEM, "MTP head: out of memory");
     kv_opts ko = *cache;
     ko.n_windows = 0; /* guesses' rows are taken back further than a window's slots allow */
+    ko.on = model_dev(head);
+    ko.first = 0;
     if (arch_rope_by_length(&head->cfg->rope[ROPE_MAIN])) ko.prefix_cache = false; /* as drafts */
     const fwd_opts fo = mtp_step(f);
     m->head = head;

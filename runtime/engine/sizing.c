@@ -43,10 +43,10 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err)
 /* Are the guesses an MTP head's? */
 static bool is_head(const eng_opts *o) { return o->guesses && o->draft && o->draft->cfg->mtp; }
 
-/* The head's rows are read where the model's states are. */
+/* A head's rows are read where the model's states are. */
 static lq_status check_head(const eng_opts *o, dev *on, lq_err *err)
 {
-    if (!is_head(o) || !on) return LQ_OK;
+    if (!is_head(o) || !on || model_dev(o->draft)) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "speculative decoding: not on %s yet: an %s", on->name,
                    arch_is_eagle(o->draft->cfg) ? "EAGLE-3 draft" : "MTP head");
 }
@@ -145,8 +145,8 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
     if (step.max_len > held) step.max_len = held;
     size_t need = fwd_dev_bytes(c, &kv, &step);
     if (o->draft && model_dev(o->draft)) {
-        step.max_rows = o->max_batch_tokens;
-        step = draft_step(&step);
+        if (!is_head(o)) step.max_rows = o->max_batch_tokens;
+        step = is_head(o) ? mtp_step(&step) : draft_step(&step);
         step.ranks = 0;
         need += fwd_dev_bytes(o->draft->cfg, &kv, &step);
     }

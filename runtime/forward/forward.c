@@ -31,7 +31,9 @@ struct fwd_ctx {
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
     float *logits;         /* the same on the host */
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
-    float *all_hidden;     /* [max_rows, hidden] where opts.all_hidden */
+    float *all_hidden;     /* [max_rows, fwd_kept_width] on the host */
+    float **residual;      /* [max_logits, hidden] on the host: `hidden` before the final norm */
+    float *own_residual;   /* a device's */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
     fwd_ranks ranks;       /* several devices */
     fwd_parts parts;       /* several processes */
@@ -62,17 +64,11 @@ static size_t step_bytes(const arch_config *c, const fwd_opts *o, bool lora_work
 /* Logits of a row: of a model without words its hidden state is all that is wanted. */
 static int64_t words(const arch_config *c) { return c->head == HEAD_WORDS ? arch_words(c) : 0; }
 
-/* Floats of a row of all_hidden. */
-static int64_t hidden_width(const arch_config *c, const fwd_opts *o)
-{
-    return !o->all_hidden ? 0 : o->n_inputs ? o->n_inputs * c->hidden : c->hidden;
-}
-
 /* `whole`: of all processes, since each product reads all inputs. */
 static size_t pass_bytes(const arch_config *c, const arch_config *whole, const fwd_opts *o,
                          int threads)
 {
-    return step_bytes(c, o, true) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
+    return step_bytes(c, o, true) + piece(o->max_rows * fwd_kept_width(c, o), sizeof(float)) +
            piece(o->max_logits * words(c), sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(whole, o, threads);
@@ -127,8 +123,8 @@ static bool cut_rows(fwd_ctx *f)
     const fwd_opts *o = &f->opts;
     f->logits = lq_push(&f->arena, (size_t)(o->max_logits * words_here(f)) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
-    const int64_t hidden = o->max_rows * hidden_width(f->m->cfg, o);
-    f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
+    const int64_t hidden = o->max_rows * fwd_kept_width(f->m->cfg, o);
+    f->rows.all = f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
     if (o->lora_rank) f->rows.lora = &f->lora;
     return f->logits && f->rows.x && f->all_hidden &&
            fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
@@ -148,6 +144,7 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
     if (!s && f->parts.part && fwd_slopes_bytes(f->m->cfg)) fwd_slopes_of_part(&f->rows);
     f->raw = f->logits;
     f->hidden = f->rows.h;
+    f->residual = &f->rows.x;
     f->ranks.n = 1;
     return s;
 }
@@ -166,6 +163,9 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     f->raw = ends.raw;
     f->logits = ends.logits;
     f->hidden = ends.hidden;
+    f->all_hidden = ends.all;
+    f->own_residual = ends.residual;
+    f->residual = &f->own_residual;
     f->drawn = ends.drawn;
     f->ranks.n = 1;
     if (!s && f->m->on->next)
@@ -191,7 +191,8 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
-    assert(!((m->on || m->part) && (o->all_hidden || m->cfg->mtp)));
+    const bool reads = o->all_hidden || m->cfg->mtp, whole = model_ranks(m) == 1 && !m->part;
+    assert(!reads || (whole && (!m->on || m->on->first == 0)));
     lq_status s = m->part ? fwd_parts_open(&f->parts, m->part, o, err) : LQ_OK;
     if (m->part) f->rows.parts = &f->parts;
     if (!s) s = m->on ? open_device(f, err) : open_cpu(f, err);
@@ -312,7 +313,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         if (f->m->cfg->mtp) {
             const int64_t W = given_width(f->m->cfg, it);
-            memcpy(f->rows.given + f->rows.R * W, it->given,
+            memcpy(f->host->given + f->rows.R * W, it->given,
                    (size_t)(it->n * W) * sizeof *it->given);
             f->rows.given_own = it->given_own;
         }
@@ -327,7 +328,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 }
 
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
-const float *fwd_residual(const fwd_ctx *f) { return f->rows.x; }
+const float *fwd_residual(const fwd_ctx *f) { return *f->residual; }
 const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
 bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
@@ -346,10 +347,10 @@ static void use_tables(fwd_ctx *f, bool near, int n_items)
 /* The states before a layer, where they are wanted. */
 static void keep_inputs(fwd_ctx *f, int64_t layer)
 {
-    const int64_t H = f->m->cfg->hidden, W = f->opts.n_inputs * H;
     for (int k = 0; k < f->opts.n_inputs; k++)
-        for (int64_t t = 0; t < f->rows.R && f->opts.inputs[k] == layer; t++)
-            memcpy(f->all_hidden + t * W + k * H, f->rows.x + t * H, (size_t)H * sizeof(float));
+        if (f->opts.inputs[k] == layer)
+            f->rows.ops->keep(&f->rows, k * f->m->cfg->hidden,
+                              f->opts.n_inputs * f->m->cfg->hidden);
 }
 
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
@@ -384,18 +385,6 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
     use_tables(f, false, b->n_seqs);
 }
 
-/* Of all rows; those with logits become x's first. */
-static void keep_hidden(fwd_ctx *f, const fwd_batch *b)
-{
-    const int64_t H = f->m->cfg->hidden;
-    float *x = f->rows.x;
-    if (!f->opts.n_inputs)
-        f->rows.ops->norm(&f->rows, f->all_hidden, x, &f->w->final_norm, f->rows.R, H);
-    for (int64_t i = 0; i < b->n_picked; i++)
-        if (b->picked[i] != i) memmove(x + i * H, x + b->picked[i] * H, (size_t)H * sizeof *x);
-    f->rows.R = b->n_picked;
-}
-
 /* What is left of a step behind the CPU's layers: on a device all is queued. */
 static void run_rest(fwd_ctx *f, const fwd_batch *b)
 {
@@ -404,7 +393,8 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
     } else {
         f->rows.ops->enter(&f->rows);
         run_layers(f, f->first, f->m->cfg->layers, b);
-        if (f->opts.all_hidden) keep_hidden(f, b);
+        if (f->opts.all_hidden)
+            f->rows.ops->keep_all(&f->rows, f->opts.n_inputs ? NULL : &f->w->final_norm, b);
         if (b->n_picked && fwd_wordless(f->m))
             fwd_run_final(&f->rows, f->w, b->n_picked);
         else if (b->n_picked)

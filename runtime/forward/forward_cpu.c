@@ -551,6 +551,23 @@ static void forward_cpu_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     fwd_embed_rows(r, m, b->ids);
 }
 
+static void keep(const fwd_rows *r, int64_t at, int64_t width)
+{
+    const int64_t H = r->c->hidden;
+    for (int64_t t = 0; t < r->R; t++)
+        memcpy(r->all + t * width + at, r->x + t * H, (size_t)H * sizeof *r->all);
+}
+
+static void keep_all(fwd_rows *r, const model_vector *final, const fwd_batch *b)
+{
+    const int64_t H = r->c->hidden;
+    if (final) norm(r, r->all, r->x, final, r->R, H);
+    for (int64_t i = 0; i < b->n_picked; i++)
+        if (b->picked[i] != i)
+            memmove(r->x + i * H, r->x + b->picked[i] * H, (size_t)H * sizeof *r->x);
+    r->R = b->n_picked;
+}
+
 static void leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
     (void)r, (void)b, (void)logits, (void)hidden, (void)raw; /* all there already */
@@ -584,6 +601,8 @@ const fwd_ops fwd_cpu = {
     .moe = fwd_run_moe,
     .beside = fwd_run_beside,
     .finish = fwd_run_finish,
+    .keep = keep,
+    .keep_all = keep_all,
     .leave = leave,
     .end = end,
 };

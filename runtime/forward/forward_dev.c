@@ -108,6 +108,8 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->host.acts = r->acts;
     f->host.scratch = &f->scratch;
     if (c->ple_dim && !(f->ple = take_pinned(f, floats * (size_t)fwd_ple_width(c)))) return false;
+    if (c->mtp && !(f->host.given = take_pinned(f, floats * (size_t)fwd_given_width(c))))
+        return false;
     if (f->on->w.embed.N) return true;
     const int threads = pool_threads(r->p);
     ok = (f->host.x = take_pinned(f, floats * (size_t)c->hidden)) &&
@@ -151,6 +153,8 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     if (fwd_dev_joined_width(c))
         r->qkv = take_device(f, (size_t)(o->max_rows * fwd_dev_joined_width(c)) * sizeof(float));
     fwd_dev_lora_cut(f, c, o, take_device, f);
+    if (f->all_width)
+        r->all = take_device(f, (size_t)(o->max_rows * f->all_width) * sizeof *r->all);
     if (!ends) return;
     ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
     f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
@@ -177,7 +181,11 @@ static bool open_ends(fwd_dev_ctx *f, fwd_dev_ends *ends, const arch_config *c, 
     ends->logits = take_pinned(f, logits);
     ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
     f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
-    return ends->logits && ends->hidden && f->drawn;
+    const size_t residual = (size_t)(c->mtp ? o->max_logits * c->hidden : 0) * sizeof(float),
+                 all = (size_t)(o->max_rows * f->all_width) * sizeof(float);
+    f->residual = ends->residual = residual ? take_pinned(f, residual) : NULL;
+    f->all = ends->all = all ? take_pinned(f, all) : NULL;
+    return ends->logits && ends->hidden && f->drawn && !f->residual == !residual && !f->all == !all;
 }
 
 /* Those of its own heads. */
@@ -217,6 +225,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->self = f;
     r->c = r->whole = c;
     f->block_size = k->block_size;
+    f->all_width = fwd_kept_width(c, o);
     f->kv = kv;
     f->states = kv_state_on(kv, on->rank, &f->state_stride);
     f->state0 = kv_state_offset(m->cfg, on->first);

@@ -12,6 +12,7 @@
  *     forward_dev_product.c  products and norms
  *     forward_dev_mix.c    what layers with a state queue
  *     forward_dev_ple.c    per-layer embeddings
+ *     forward_dev_head.c   what guesses beside a model
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -21,9 +22,10 @@
 #include <assert.h>
 
 enum {
-    FWD_DEV_MEM = 64, /* buffers on the device: more than there are */
+    FWD_DEV_MEM = 96, /* buffers on the device: more than there are */
     FWD_DEV_PINNED =
-        6, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple */
+        9, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
+                           an MTP head, hidden states of all rows */
     FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 
@@ -137,6 +139,9 @@ struct fwd_dev_ctx {
     int64_t n_runs;
     const dev_draw *draws; /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;
+    float *residual; /* [max_logits, hidden] pinned, of an MTP head; else NULL */
+    float *all;      /* [max_rows, fwd_kept_width] pinned; NULL: they are not wanted */
+    int64_t all_width;
     void *draw_scratch;
 };
 
@@ -157,6 +162,12 @@ void fwd_dev_ple_send(fwd_rows *r, const model *m, const int32_t *ids);
 void fwd_dev_ple_rows(const fwd_rows *r);
 void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer);
 
+/* forward_dev_head.c. Of an MTP head or an EAGLE-3 draft, once x is the embedding's rows: x and mtp_in as its layer reads
+ * them, with what it is given. Then the table's steps for hidden states of all rows. */
+void fwd_dev_read_given(const fwd_rows *r);
+void fwd_dev_keep(const fwd_rows *r, int64_t at, int64_t width);
+void fwd_dev_keep_all(fwd_rows *r, const model_vector *norm, const fwd_batch *b);
+
 /* forward_dev_product.c. The table's norm, which may be put off; T rows of K of one, whose sum, place and other
  * weights are the caller's. */
 void fwd_dev_norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
@@ -174,6 +185,8 @@ void fwd_dev_products(const fwd_rows *r, const mm_out *outs, int n, const float 
                       int64_t M, mm_acts acts);
 void fwd_dev_copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
                   int64_t n, int64_t rows);
+/* Rows of *x that are picked into *spare, K of each, which change places. */
+void fwd_dev_gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n);
 /* x [R, ld], n of each row, times factor; 1: as they are. */
 void fwd_dev_times(const fwd_rows *r, float *x, int64_t n, int64_t ld, double factor);
 

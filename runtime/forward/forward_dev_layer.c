@@ -471,33 +471,19 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     fwd_dev_times(r, r->a, r->c->heads * r->c->v_dim, r->c->heads * r->c->v_dim, r->c->o_scale);
 }
 
-/* Rows of *x into *spare, which change places. */
-static void gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n)
-{
-    const fwd_dev_ctx *f = r->self;
-    float *from = *x;
-    f->d->ops->embed(f->d, &(dev_embed_args){ .x = *spare,
-                                              .table = from,
-                                              .dtype = LQ_F32,
-                                              .ids = f->picked,
-                                              .T = n,
-                                              .K = K,
-                                              .scale = 1 });
-    *x = *spare;
-    *spare = from;
-}
-
 static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 {
     fwd_dev_ctx *f = r->self;
     (void)rows; /* as they were staged */
     if (n == r->R) return;
     f->lora.now = &f->lora.picked;
-    gather(r, &r->x, &r->y, r->c->hidden, n);
-    if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
-    gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
-    if (f->states) gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
-    if (r->c->ple_dim) gather(r, &r->ple, &r->ple_row, fwd_ple_width(r->c), n);
+    fwd_dev_gather(r, &r->x, &r->y, r->c->hidden, n);
+    if (r->c->w.parallel)
+        fwd_dev_gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
+    fwd_dev_gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
+    if (f->states)
+        fwd_dev_gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
+    if (r->c->ple_dim) fwd_dev_gather(r, &r->ple, &r->ple_row, fwd_ple_width(r->c), n);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL && f->packed_cos[u]; u++) {
         r->cos[u] = f->packed_cos[u]; /* layers may follow */
         r->sin[u] = f->packed_sin[u];
@@ -793,6 +779,8 @@ const fwd_ops fwd_dev = {
     .moe = moe,
     .beside = beside,
     .finish = finish,
+    .keep = fwd_dev_keep,
+    .keep_all = fwd_dev_keep_all,
     .leave = fwd_dev_leave,
     .end = fwd_dev_end,
 };

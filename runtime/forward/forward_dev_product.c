@@ -11,6 +11,21 @@ void fwd_dev_copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, 
         f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
 }
 
+void fwd_dev_gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n)
+{
+    const fwd_dev_ctx *f = r->self;
+    float *from = *x;
+    f->d->ops->embed(f->d, &(dev_embed_args){ .x = *spare,
+                                              .table = from,
+                                              .dtype = LQ_F32,
+                                              .ids = f->picked,
+                                              .T = n,
+                                              .K = K,
+                                              .scale = 1 });
+    *x = *spare;
+    *spare = from;
+}
+
 /* T rows of K; those that are added, another place and other weights are the caller's. */
 dev_norm_args fwd_dev_norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
                               int64_t T, int64_t K)

@@ -47,9 +47,9 @@ fwd_dev_kind *fwd_dev_kind_at(const fwd_rows *r, int64_t layer)
 }
 
 /* The kinds of the layers from `first` on (model_check_device: they are not too many). */
-static void find_kinds(fwd_dev_ctx *f, const arch_config *c, int64_t first)
+static void find_kinds(fwd_dev_ctx *f, const arch_config *c, int64_t first, bool all_rows)
 {
-    const int64_t maker = fwd_last_maker(c);
+    const int64_t maker = all_rows ? c->layers : fwd_last_maker(c);
     for (int64_t i = first; i < c->layers; i++) {
         if (!arch_mixer_attends(c->layer[i].mixer)) continue;
         const fwd_dev_heads h = fwd_dev_heads_of(arch_at(c, i), f->types);
@@ -96,7 +96,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
     f->types = k->dtype;
     const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
     const int64_t len = longest(k, o);
-    find_kinds(f, c, first);
+    find_kinds(f, c, first, o->all_hidden);
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
                      2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
                      piece(arch_has_state(c) ? o->max_seqs : 0, sizeof(dev_run)) +
@@ -131,6 +131,7 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
     size_t n = 0;
     widen_linear(&n, d, &w->head, o->max_logits);
     widen_linear(&n, d, &w->proj_out, o->max_logits);
+    widen_linear(&n, d, &w->mtp_proj, o->max_rows);
     for (int64_t i = 0; i < w->cfg->layers; i++) {
         const model_layer *l = &w->layers[i];
         for (int r = 0; r < ARCH_N_ROLES; r++)
@@ -203,8 +204,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
         (size_t)(head && by_head > inputs ? by_head : inputs) * sizeof(float) + beside;
     return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
            fwd_dev_done_bytes(&f) + products + parts * sizeof(float) +
-           (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +
-                    2 * (c->experts + 1)) *
+           (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c) + fwd_kept_width(c, o)) +
+                    o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +
            (size_t)o->max_logits * sizeof(dev_drawn) + dev_draw_scratch(o->max_logits) +
            fwd_rows_bytes(c, o->max_rows, FWD_HELD) + (size_t)FWD_DEV_MEM * FWD_DEV_ALIGN;

@@ -194,6 +194,7 @@ static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
     fwd_shape *s = &f->shape;
     *s = (fwd_shape){ .rows = r->R, .n_draws = b->n_draws, .fixed = (int64_t)f->staged };
     s->runs = f->n_runs;
+    s->given_own = r->given_own;
     s->lora.panels = f->lora.all.n;
     s->lora.rank = f->lora.rank;
     s->lora.dora = f->lora.dora;
@@ -309,18 +310,22 @@ void fwd_dev_enter(fwd_rows *r)
         embed(f, r);
     else
         f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+    if (r->c->mtp) fwd_dev_read_given(r);
     if (r->c->ple_dim) fwd_dev_ple_rows(r);
 }
 
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
     fwd_dev_ctx *f = r->self;
-    const int64_t V = r->c->vocab, H = r->c->hidden;
+    const int64_t V = arch_words(r->c), H = r->c->hidden;
     for (fwd_run at = { 0 }; fwd_next_run(&at, b);) {
         const size_t n = (size_t)at.n * sizeof *logits;
         f->d->ops->download(f->d, logits + at.row * V, raw + at.row * V, n * (size_t)V);
         f->d->ops->download(f->d, hidden + at.row * H, r->h + at.row * H, n * (size_t)H);
     }
+    if (f->residual)
+        f->d->ops->download(f->d, f->residual, r->x,
+                            (size_t)(b->n_picked * H) * sizeof *f->residual);
     f->d->ops->draw(f->d, &(dev_draw_args){ .logits = raw,
                                             .how = f->draws,
                                             .out = f->drawn_on,

@@ -125,9 +125,9 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
     fwd_each(r, r->R, lookup_chunk, &a);
     if (m->proj_in.present && !c->w.proj_late) project(r, m);
     if (m->pos_embed.N || m->pos_freq || m->type_embed) fwd_each(r, r->R, finish_chunk, &a);
-    if (arch_is_eagle(c)) {
+    if (arch_is_eagle(c) && r->mtp_in) { /* else a device goes on */
         eagle_rows(r, m);
-    } else if (m->mtp_proj.present) {
+    } else if (m->mtp_proj.present && r->mtp_in) {
         const int64_t H = c->hidden;
         const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
         fwd_each(r, r->R, pair_chunk, m);

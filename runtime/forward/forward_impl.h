@@ -89,6 +89,7 @@ typedef struct {
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 or an aside attention, reads */
     float *given, *mtp_in;
     bool given_own;
+    float *all; /* [R, fwd_kept_width] of a pass whose hidden states are wanted; else NULL */
     float *cca,
         *cca_out;   /* MIX_CCA: [R, channels * head_taps] what R_CCA_HEADS reads, [R, channels] */
     float *q, *a;   /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
@@ -180,58 +181,63 @@ typedef struct {
 bool fwd_next_run(fwd_run *run, const fwd_batch *b);
 
 /* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
-#define FWD_OPS(X)                                                                                     \
+#define FWD_OPS(X)                                                                                       \
     /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
-     * host: of the host's rows */     \
-    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                                 \
-    /* The first layer of a device is next: x is made there, or comes over */                          \
-    X(void, enter, (fwd_rows * r))                                                                     \
-    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */               \
-    X(void, norm,                                                                                      \
-      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))          \
-    X(void, products,                                                                                  \
-      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))          \
-    /* What the rows' adapters add to outputs of these roles, which are there, and whose input is x */ \
-    X(void, adapt,                                                                                     \
-      (const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n, const float *x,           \
-       int64_t ldx))                                                                                   \
+     * host: of the host's rows */       \
+    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                                   \
+    /* The first layer of a device is next: x is made there, or comes over */                            \
+    X(void, enter, (fwd_rows * r))                                                                       \
+    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */                 \
+    X(void, norm,                                                                                        \
+      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))            \
+    X(void, products,                                                                                    \
+      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))            \
+    /* What the rows' adapters add to outputs of these roles, which are there, and whose input is x */   \
+    X(void, adapt,                                                                                       \
+      (const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n, const float *x,             \
+       int64_t ldx))                                                                                     \
     /* of a group's rows: q, k and v as attention takes them (but for MLA, which has made them), \
-     * K and V into the cache */     \
-    X(void, store,                                                                                     \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                       \
-       const fwd_group *g))                                                                            \
+     * K and V into the cache */       \
+    X(void, store,                                                                                       \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                         \
+       const fwd_group *g))                                                                              \
     /* of heads that are shared and normed together: q, k and v up to that norm, and r->squares  \
-     * of this device's; store goes on from their sums over all */     \
-    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))       \
-    X(void, attend,                                                                                    \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                       \
-       const fwd_group *g))                                                                            \
-    /* layers with a state: products of h; then along the sequences, to what R_MIX_OUT reads */        \
-    X(void, mix_in, (const fwd_rows *r, const model_layer *l, int64_t layer))                          \
-    X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))           \
-    /* of x, h and a only these rows (ascending) go on */                                              \
-    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                      \
+     * of this device's; store goes on from their sums over all */       \
+    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))         \
+    X(void, attend,                                                                                      \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                         \
+       const fwd_group *g))                                                                              \
+    /* layers with a state: products of h; then along the sequences, to what R_MIX_OUT reads */          \
+    X(void, mix_in, (const fwd_rows *r, const model_layer *l, int64_t layer))                            \
+    X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))             \
+    /* of x, h and a only these rows (ascending) go on */                                                \
+    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                        \
     /* outs' products of h (of these roles), activated where outs[0] has its place; of two the \
-     * first is the gate. outs is written over */       \
-    X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))                  \
-    /* K floats of each of R rows x [R, ld], in place: what o or down reads (no norm: nothing) */      \
-    X(void, norm_in,                                                                                   \
-      (const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K))                  \
-    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                    \
+     * first is the gate. outs is written over */         \
+    X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))                    \
+    /* K floats of each of R rows x [R, ld], in place: what o or down reads (no norm: nothing) */        \
+    X(void, norm_in,                                                                                     \
+      (const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K))                    \
+    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                      \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
-     */     \
-    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))            \
-    X(void, mla, (const fwd_rows *r, const model_layer *l))                                            \
-    X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */          \
-    X(void, moe, (const fwd_rows *r, const model_layer *l))                                            \
-    /* of a layer with experts beside its MLP: they join what that left in y */                        \
-    X(void, beside, (const fwd_rows *r, const model_layer *l))                                         \
-    /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                               \
-    X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                          \
+     */       \
+    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))              \
+    X(void, mla, (const fwd_rows *r, const model_layer *l))                                              \
+    X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */            \
+    X(void, moe, (const fwd_rows *r, const model_layer *l))                                              \
+    /* of a layer with experts beside its MLP: they join what that left in y */                          \
+    X(void, beside, (const fwd_rows *r, const model_layer *l))                                           \
+    /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                                 \
+    X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                            \
+    /* x as columns from `at` on of r->all [R, width] */                                                 \
+    X(void, keep, (const fwd_rows *r, int64_t at, int64_t width))                                        \
+    /* After the last layer: norm(x) of all rows is r->all, or that was kept before (norm NULL); the   \
+     * picked rows become x's first, and all that there are */ \
+    X(void, keep_all, (fwd_rows * r, const model_vector *norm, const fwd_batch *b))                      \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
-     * that are drawn from, and the draws; they may be there already */     \
-    X(void, leave,                                                                                     \
-      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))               \
+     * that are drawn from, and the draws; they may be there already */       \
+    X(void, leave,                                                                                       \
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))                 \
     X(lq_status, end, (const fwd_rows *r, lq_err *err)) /* all that is there by now */
 struct fwd_ops {
 #define X(result, step, args) result(*step) args;
@@ -261,6 +267,8 @@ bool fwd_grows_in(const arch_config *c, int64_t layer);
 int64_t fwd_qkv_width(const arch_config *c);
 /* Floats of a row that an MTP head or an EAGLE-3 draft is given, at most. */
 int64_t fwd_given_width(const arch_config *c);
+/* Floats of a row of r->all: fwd_all_hidden's. */
+int64_t fwd_kept_width(const arch_config *c, const fwd_opts *o);
 int64_t fwd_gate_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
@@ -432,6 +440,7 @@ typedef struct {
     fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
     float *raw;             /* [max_logits, vocab] on the device */
     float *logits, *hidden; /* where those and their hidden states arrive on the host */
+    float *residual, *all;  /* and of an MTP head's rows x, and r->all; else NULL */
     dev_drawn *drawn;       /* [max_logits] and what was drawn */
 } fwd_dev_ends;
 typedef struct fwd_dev_ctx fwd_dev_ctx;
@@ -451,7 +460,8 @@ typedef struct {
     struct {
         int64_t panels, rank, dora; /* of all rows' adapters; 0: there are none */
     } lora;
-    int64_t runs;  /* of states; 0: there are none */
+    int64_t runs; /* of states; 0: there are none */
+    int64_t given_own;
     int64_t fixed; /* bytes sent before what only other data point to */
     struct {
         int64_t chunks, slots;

@@ -103,6 +103,11 @@ int64_t fwd_given_width(const arch_config *c)
     return three > c->hidden ? three : c->hidden;
 }
 
+int64_t fwd_kept_width(const arch_config *c, const fwd_opts *o)
+{
+    return !o->all_hidden ? 0 : o->n_inputs ? o->n_inputs * c->hidden : c->hidden;
+}
+
 /* Of what a row has of all distances. */
 static int64_t dist_width(const arch_config *c, int64_t has)
 {

@@ -206,6 +206,9 @@ lq_status model_choose_layers(int64_t *n, const model_sizes *z, const model_shar
  * devices cannot share (rank.h); LQ_EDEVICE; LQ_ENOMEM names bytes wanted and left, and how many
  * layers would fit. More layers than there are: all. */
 lq_status model_to_device(model *m, const char *want, const model_share *share, lq_err *err);
+/* m's MTP head or EAGLE-3 draft goes where all of m is, on one device; what it has of m, embedding and output head, is there
+ * already. It leaves before m does. Errors: as model_to_device. */
+lq_status model_join_device(model *head, const model *m, lq_err *err);
 static inline dev *model_dev(const model *m) { return m->on ? &m->on->d : NULL; }
 /* The first layer that is there; all of the CPU's: 0. */
 static inline int64_t model_first_on(const model *m) { return m->on ? m->on->first : 0; }

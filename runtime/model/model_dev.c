@@ -464,13 +464,22 @@ static void drop_layer(const model *m, const model_layer *l)
             drop_tensor(m, &l->expert[r][e].w.t);
 }
 
+/* Whose are m's embedding and output head, which are on a device already; NULL: its own. */
+typedef struct {
+    const model_on *embed, *head;
+} borrowed;
+
 /* All but the layers. */
-static lq_status put_frame(model_on *on, const model *m, lq_err *err)
+static lq_status put_frame(model_on *on, const model *m, const borrowed *of, lq_err *err)
 {
     model *w = &on->w;
     *w = (model){ .cfg = on->ranks > 1 ? &on->own : m->cfg,
                   .final_norm = m->final_norm,
                   .proj_out = m->proj_out,
+                  .mtp_embed_norm = m->mtp_embed_norm,
+                  .mtp_hidden_norm = m->mtp_hidden_norm,
+                  .mtp_states_norm = m->mtp_states_norm,
+                  .mtp_proj = m->mtp_proj,
                   .head = m->head };
     on->d.ops->bind(&on->d);
     lq_status s = lq_arena_init(&w->arena, 0, err);
@@ -478,7 +487,9 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
     if (s) return s;
     w->layers = lq_push(&w->arena, (size_t)m->cfg->layers * sizeof *w->layers);
     if (!w->layers) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (plain_rows(m) && on->first == 0) {
+    if (of->embed) {
+        w->embed = of->embed->w.embed;
+    } else if (plain_rows(m) && on->first == 0) {
         w->embed = m->embed;
         w->embed_norm = m->embed_norm;
     }
@@ -486,28 +497,35 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
         w->ple_proj = m->ple_proj;
         w->ple_norm = m->ple_norm;
     }
-    s = put_tensor(&w->embed, on, err);
+    if (!of->embed) s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, m, -1, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, m, -1, R_FINAL_NORM, err);
     if (!s) s = put_vector(&w->ple_norm, on, m, -1, R_PLE_NORM, err);
     if (!s) s = put_linear(&w->ple_proj, on, false, err);
     if (!s) s = put_linear(&w->proj_out, on, false, err);
-    return s ? s : put_part(&w->head, on, m, -1, R_HEAD, false, err);
+    if (!s) s = put_vector(&w->mtp_embed_norm, on, m, -1, R_MTP_EMBED_NORM, err);
+    if (!s) s = put_vector(&w->mtp_hidden_norm, on, m, -1, R_MTP_HIDDEN_NORM, err);
+    const bool each = m->cfg->norm_each;
+    if (!s)
+        s = put_vector(&w->mtp_states_norm, on, m, -1, each ? R_MTP_EACH_NORM : R_MTP_ALL_NORM,
+                       err);
+    if (!s) s = put_linear(&w->mtp_proj, on, false, err);
+    return s || of->head ? s : put_part(&w->head, on, m, -1, R_HEAD, false, err);
 }
 
 /* Each layer is read once, for all ranks. */
-static lq_status put_model(const model *m, lq_err *err)
+static lq_status put_model(const model *m, const borrowed *of, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (model_on *on = m->on; on && !s; on = on->next)
-        s = put_frame(on, m, err);
+        s = put_frame(on, m, of, err);
     for (int64_t i = m->on->first; i < m->cfg->layers && !s; i++) {
         for (model_on *on = m->on; on && !s; on = on->next)
             s = put_layer(on, m, i, err);
         drop_layer(m, &m->layers[i]);
     }
-    drop_tensor(m, &m->head.w.t);
-    if (m->on->w.embed.N) drop_tensor(m, &m->embed);
+    if (!of->head) drop_tensor(m, &m->head.w.t);
+    if (!of->embed && m->on->w.embed.N) drop_tensor(m, &m->embed);
     for (model_on *on = m->on; on && !s; on = on->next)
         s = on->d.ops->sync(&on->d, err);
     return s;
@@ -849,12 +867,44 @@ lq_status model_to_device(model *m, const char *want, const model_share *share, 
         s = open_blas(m, err);
     }
     if (!s) s = model_dev_choose(m->on, m, share, err);
-    if (!s) s = put_model(m, err);
+    if (!s) s = put_model(m, &(borrowed){ 0 }, err);
     if (!s && ranks > 1) s = keep_shapes(m, err);
     if (s)
         model_leave_device(m);
     else
         give_back(m);
+    return s;
+}
+
+static bool same_tensor(const qt_tensor *a, const qt_tensor *b)
+{
+    return a->plane[QT_CODES].data == b->plane[QT_CODES].data;
+}
+
+lq_status model_join_device(model *head, const model *m, lq_err *err)
+{
+    const model_on *of = m->on;
+    const borrowed parts = { same_tensor(&head->embed, &m->embed) ? of : NULL,
+                             same_tensor(&head->head.w.t, &m->head.w.t) ? of : NULL };
+    lq_status s = model_check_device(head->cfg, err);
+    model_on *on = s ? NULL : calloc(1, sizeof *on);
+    if (!s && !on) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && (s = of->d.ops->open(&on->d, of->d.index, err))) free(on);
+    if (s) return s;
+    head->on = on;
+    on->ranks = 1;
+    on->int8 = of->int8;
+    on->half = of->half;
+    on->eager = of->eager;
+    on->note = of->note;
+    on->d.batch_invariant = of->d.batch_invariant;
+    snprintf(on->text, sizeof on->text, "%s", of->text);
+    s = open_blas(head, err);
+    if (!s) s = put_model(head, &parts, err);
+    if (s)
+        model_leave_device(head);
+    else
+        give_back(head);
     return s;
 }
 

@@ -606,6 +606,19 @@ def test_tokens_drawn_there_are_those_drawn_here(gpu, llmq, tmp_path, more):
     assert len({str(a["token_ids"]) for a in said[0][:4]}) == 4 and said[0][3]["logprobs"]["top_logprobs"][0]
 
 
+def test_a_head_guesses_there_as_here(gpu, llmq, tmp_path):
+    """Its embedding is the model's: on the device where it is dense, else looked up here."""
+    head = ROOT / "tests/golden/mtp/qwen3.5"
+    llmq("quantize", head, "-o", tmp_path / "q.llmq", "-m", "rtn", "--bits", 8, "--group-size", 16, "--embed", "u8-g16")
+    for model in (head, tmp_path / "q.llmq"):
+        args = ["run", model, "--ids", IDS, "-n", 24, "--ignore-eos", "--activations", "f32", "--kv-cache-dtype", "f32"]
+        here = llmq.json(*args)
+        there = gpu.json(*args, "--device", "cuda", "--speculative-mtp")
+        assert there["ids"] == here["ids"] and there["speculation"]["right"] > 0.5 * there["speculation"]["guesses"] > 0
+        p = gpu(*args, "--device", "cuda", "--gpu-layers", 1, "--speculative-mtp", code=3)
+        assert "an MTP head of a model that is not all on one device" in p.stderr
+
+
 @pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
 def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     body = {"prompt": "It was", "max_tokens": 6, "return_token_ids": True}

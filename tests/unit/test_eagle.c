@@ -28,84 +28,17 @@ static bool draft_open_it(void)
     return !s;
 }
 
-static bool open_reference(pair *r, st_file *f, const char *folder)
-{
-    char path[128];
-    lq_err err = { "" };
-    if (!pair_open(r, FOLDER, folder)) return false;
-    snprintf(path, sizeof path, "%s/expected.safetensors", folder);
-    const lq_status s = st_open(f, path, &err);
-    CHECK(!s, "%s", err.msg);
-    return !s;
-}
-
-static void check_chunks(const char *folder)
-{
-    static float want[2][T * V], got[2][T * V];
-    pair r;
-    st_file f;
-    if (!open_reference(&r, &f, folder)) return;
-    int32_t ids[T];
-    const int64_t all = (T - 1) * arch_words(r.head.cfg);
-    memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
-    run_pair(&r, ids, T, (float *[]){ want[0], want[1] });
-    const double d = worst(want[1], st_find(&f, "draft"), all);
-    CHECK(d <= 5e-6, "%s: %.2g of the largest logit", folder, d);
-    for (int64_t n = 1; n < T; n = 2 * n + 1) {
-        run_pair(&r, ids, n, (float *[]){ got[0], got[1] });
-        CHECK(memcmp(want[1], got[1], (size_t)all * 4) == 0, "%s: chunks of %d", folder, (int)n);
-    }
-    st_close(&f);
-    pair_close(&r);
-}
-
 TEST(logits_agree_with_the_reference_in_any_chunks)
 {
     for (size_t i = 0; i < LQ_COUNT(drafts); i++)
-        check_chunks(drafts[i]);
-}
-
-static void check_own_state(const char *folder)
-{
-    static float out[2][T * V];
-    pair r;
-    st_file f;
-    lq_err err = { "" };
-    const float *logits;
-    kv_seq s;
-    int32_t ids[T], next;
-    if (!open_reference(&r, &f, folder)) return;
-    const int64_t words = arch_words(r.head.cfg);
-    memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
-    memcpy(&next, st_find(&f, "next_id")->data, sizeof next);
-    run_pair(&r, ids, T, (float *[]){ out[0], out[1] }); /* leaves the model's states */
-    kv_seq_init(&s);
-    CHECK(!kv_reserve(r.kv[1], &s, T, &err), "%s", err.msg);
-    const fwd_item all = { .seq = &s, .ids = ids + 1, .n = T - 1, .given = fwd_all_hidden(r.f[0]) };
-    CHECK(!fwd_step(r.f[1], &all, 1, &logits, &err), "%s", err.msg);
-    int64_t best = 0;
-    for (int64_t i = 0; i < words; i++)
-        if (logits[(T - 2) * words + i] > logits[(T - 2) * words + best]) best = i;
-    CHECK(r.head.drafted[best] == next, "guessed %d, the reference %d", r.head.drafted[best], next);
-    const fwd_item one = { .seq = &s,
-                           .ids = &next,
-                           .n = 1,
-                           .pos0 = T - 1,
-                           .given = fwd_residual(r.f[1]) + (T - 2) * r.head.cfg->hidden,
-                           .given_own = true };
-    CHECK(!fwd_step(r.f[1], &one, 1, &logits, &err), "%s", err.msg);
-    const double d = worst(logits, st_find(&f, "next"), words);
-    CHECK(d <= 5e-6, "%s: %.2g of the largest logit", folder, d);
-    kv_seq_free(r.kv[1], &s);
-    st_close(&f);
-    pair_close(&r);
+        check_pair(FOLDER, drafts[i], NULL);
 }
 
 /* One more row, of the draft's own last state. */
 TEST(a_row_of_its_own_state_agrees_with_the_reference)
 {
     for (size_t i = 0; i < LQ_COUNT(drafts); i++)
-        check_own_state(drafts[i]);
+        check_own_state(FOLDER, drafts[i], NULL);
 }
 
 /* dir: the draft as the library "speculators" has it: layers.0 for midlayer, a config in two parts. */
@@ -153,7 +86,7 @@ TEST(a_draft_of_speculators_agrees_with_the_reference)
     CHECK(mkdtemp(dir) && write_speculator(dir, &err), "%s", err.msg);
     CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
     memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
-    if (pair_open(&r, FOLDER, dir)) {
+    if (pair_open(&r, FOLDER, dir, NULL)) {
         run_pair(&r, ids, T, (float *[]){ out[0], out[1] });
         const double d = worst(out[1], st_find(&f, "first"), (T - 1) * WORDS);
         CHECK(d <= 5e-6, "%.2g of the largest logit", d);
