@@ -288,14 +288,19 @@ static lq_status unknown_option(const target *t, const char *arg, size_t len, lq
 {
     char name[64];
     snprintf(name, sizeof name, "%.*s", len > 60 ? 60 : (int)len, arg + 2);
-    const char *all[256];
-    size_t n = 0;
-    for (const opt_row *r; n < LQ_COUNT(all) && (r = row_at(t, n, NULL)); n++)
-        all[n] = r->name;
+    const char *all[256], *negated[256];
+    size_t n = 0, n_negated = 0;
     bool no = strncmp(name, "no-", 3) == 0;
+    for (const opt_row *r; n < LQ_COUNT(all) && (r = row_at(t, n, NULL)); n++) {
+        all[n] = r->name;
+        if (r->type == OPT_TRI) negated[n_negated++] = r->name;
+        if (no && r->type == OPT_FLAG && strcmp(r->name, name + 3) == 0)
+            return lq_fail(err, LQ_EUSAGE, "unknown option '--%s': --%s is off unless it is given",
+                           name, r->name);
+    }
     const char *near = opt_nearest(name, all, n);
     if (!near && no)
-        near = opt_nearest(name + 3, all, n);
+        near = opt_nearest(name + 3, negated, n_negated);
     else
         no = false;
     if (near)
