@@ -9,7 +9,7 @@
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
  * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
- * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
+ * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores and a shared
  * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
  * grad_covers says whether a model is of that kind.
@@ -112,9 +112,11 @@ typedef struct {
     const float *head_gate;         /* [heads, hidden] */
     const float *xielu[GRAD_XIELU]; /* [1] each, of R_XIELU_P on */
     /* Of a state, what runtime/forward/forward_mixer.c calls R_MIX_BA, _B and _A [rows, hidden]; the convolution's taps
-     * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none */
+     * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none. Of MIX_SELECT R_MIX_X and
+     * R_MIX_STEP, the norms of their three parts, and rates [channels, mix_key] */
     const float *mix_a_down, *mix_a_up, *mix_gate_down,
         *mix_gate_up; /* [rank, hidden], [rows, rank] */
+    const float *mix_x, *mix_step, *mix_parts[3];
     const float *mix_ba, *mix_b, *mix_a, *mix_conv, *mix_conv_bias, *mix_dt, *mix_rate, *mix_skip,
         *mix_norm;
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose, [experts] on shares;

@@ -1,6 +1,6 @@
 /* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c, which
  * has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads, backward_mla.c,
- * through latents, backward_index.c, through an indexer, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
+ * through latents, backward_index.c, through an indexer, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_select.c, through Mamba's, backward_moe.c, through experts, backward_ops.c and
  * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
@@ -13,11 +13,12 @@ enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not d
 
 /* What a layer with a state makes: see backward_mixer.c. */
 typedef struct {
-    float *in;    /* [R, 3 hidden] of MIX_CONV: what it is made of */
-    float *y;     /* [R, channels]: what the convolution gives */
-    float *z, *o; /* [R, width]: the gate; what the recurrence gives */
-    float *t;     /* [R, width]: what R_MIX_OUT reads */
-    float *b, *a; /* [R, heads], [R, arch_mix_decays]: what beta and decay are made of */
+    float *in;             /* [R, 3 hidden] of MIX_CONV: what it is made of */
+    float *y;              /* [R, channels]: what the convolution gives */
+    float *z, *o;          /* [R, width]: the gate; what the recurrence gives */
+    float *t;              /* [R, width]: what R_MIX_OUT reads */
+    float *b, *a;          /* [R, heads], [R, arch_mix_decays]: what beta and decay are made of */
+    float *parts, *normed; /* of MIX_SELECT: see backward_select.c */
 } grad_mix;
 
 /* Gradients there, and scratch: dout at t, then at o; dc at y; db has room for R_MIX_BA's rows. */
@@ -25,6 +26,7 @@ typedef struct {
     float *dc, *dz, *dout, *db, *da;
     float *low;  /* [R, the larger rank] between two small matrices */
     float *scan; /* of each thread */
+    float *sums; /* of MIX_SELECT: [R, grad_select_sums] */
 } grad_mix_back;
 
 /* What latent attention makes: see backward_mla.c. */
@@ -253,7 +255,7 @@ void grad_mla_latents(grad_ctx *g, float *x, int64_t R, bool back);
 void grad_mla_heads(grad_ctx *g, float *x, int64_t R, bool back);
 
 /* ---- backward_mixer.c ---- */
-enum { GRAD_MIX_PARTS = 7, GRAD_MIX_BACK_PARTS = 7 };
+enum { GRAD_MIX_PARTS = 9, GRAD_MIX_BACK_PARTS = 8 };
 /* Buffers of a layer with a state, and of all of them together; m, b may be of no pass, for their sizes alone. */
 void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config *c, int64_t R);
 void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, const arch_config *c,
@@ -277,6 +279,15 @@ lq_status grad_open_index(grad_ctx *g, int64_t windows, lq_err *err);
 void grad_index_choose(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows);
 /* What a layer's rows attend to; NULL: all that they see. */
 const grad_chosen *grad_chosen_of(const grad_ctx *g, int64_t layer);
+
+/* ---- backward_select.c ---- */
+/* Numbers of a row that MIX_SELECT makes of x, and sums of gradients there; scratch of a thread. */
+int64_t grad_select_parts(const arch_config *c);
+int64_t grad_select_sums(const arch_config *c);
+int64_t grad_select_floats(const arch_config *c, int64_t len);
+/* m->mix.t of what the convolution gave and the gate; and the gradients there, before the silu's slope, of that at t. */
+void grad_select_forward(grad_ctx *g, const grad_layer *l, int64_t windows);
+void grad_select_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
 
 /* ---- backward_beside.c ---- */
 /* Buffers of R rows: floats; and bytes that grad_embed takes. */

@@ -48,7 +48,7 @@ static shape shape_of(const arch_config *c)
     s.q = s.delta ? 0 : W + keys;
     s.k = s.delta ? keys : W;
     s.v = s.delta ? 2 * keys : 0;
-    s.in = m == MIX_CONV ? 3 * W : s.C + W + (s.delta ? 0 : s.H);
+    s.in = m == MIX_CONV ? 3 * W : s.C + W + (m == MIX_MAMBA ? s.H : 0);
     return s;
 }
 
@@ -63,9 +63,15 @@ void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config 
     const shape s = shape_of(c);
     const bool conv = s.m == MIX_CONV;
     const grad_part parts[GRAD_MIX_PARTS] = {
-        { &m->in, conv ? R * s.in : 0 }, { &m->y, R * s.C }, { &m->z, conv ? 0 : R * s.W },
-        { &m->o, conv ? 0 : R * s.W },   { &m->t, R * s.W }, { &m->b, s.delta ? R * s.H : 0 },
+        { &m->in, conv ? R * s.in : 0 },
+        { &m->y, R * s.C },
+        { &m->z, conv ? 0 : R * s.W },
+        { &m->o, conv ? 0 : R * s.W },
+        { &m->t, R * s.W },
+        { &m->b, s.delta ? R * s.H : 0 },
         { &m->a, conv ? 0 : R * s.A },
+        { &m->parts, s.m == MIX_SELECT ? R * grad_select_parts(c) : 0 },
+        { &m->normed, s.m == MIX_SELECT ? R * grad_select_parts(c) : 0 },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -73,7 +79,7 @@ void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config 
 /* Numbers between two small matrices. */
 static int64_t low_rank(const arch_config *c)
 {
-    static const arch_role roles[] = { R_MIX_A_DOWN, R_MIX_GATE_DOWN };
+    static const arch_role roles[] = { R_MIX_A_DOWN, R_MIX_GATE_DOWN, R_MIX_X };
     int64_t most = 0, N, K;
     for (size_t i = 0; i < LQ_COUNT(roles); i++) {
         if (!arch_name_of(c, roles[i])) continue;
@@ -88,6 +94,7 @@ static int64_t low_rank(const arch_config *c)
 static int64_t scan_floats(const arch_config *c, int64_t len)
 {
     const shape s = shape_of(c);
+    if (s.m == MIX_SELECT) return grad_select_floats(c, len);
     return 4 * len * s.K + (lq_ceil_div(len, SPAN) + SPAN + 3) * s.K * s.V + (2 * SPAN + 4) * s.V +
            (s.keys ? 3 * s.K : 0);
 }
@@ -105,6 +112,7 @@ void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, con
         { &b->da, scan ? R * s.A : 0 },
         { &b->low, R * low_rank(c) },
         { &b->scan, scan ? scan_floats(c, len) * threads : 0 },
+        { &b->sums, s.m == MIX_SELECT ? R * grad_select_sums(c) : 0 },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -153,7 +161,10 @@ static void split_row(const rows_job *j, float *row, float *x, float *z, float *
     const arch_config *c = j->g->c;
     const shape *s = &j->s;
     const int64_t of = s->H / s->G * s->V;
-    if (!s->delta) {
+    if (s->m == MIX_SELECT) {
+        row = move(row, x, s->W, 1, back);
+        move(row, z, s->W, 1, back);
+    } else if (!s->delta) {
         const float f[] = { (float)c->mix_scale[0], (float)c->mix_scale[1], (float)c->mix_scale[2],
                             (float)c->mix_scale[3], (float)c->mix_scale[4] };
         row = move(row, z, s->W, f[0], back);
@@ -204,7 +215,7 @@ static void split_forward(const rows_job *j, int64_t r)
             y[i] = in[i] * in[2 * s->D + i];
         return;
     }
-    split_row(j, in, y, m->z + r * s->W, m->a + r * s->H, false);
+    split_row(j, in, y, m->z + r * s->W, m->a + r * s->A, false);
 }
 
 typedef struct {
@@ -661,7 +672,7 @@ static void split_back(const rows_job *j, int64_t r)
     float *in = j->in + r * s->in, *dc = b->dc + r * s->C;
     const float *was = j->g->m->mix.in + r * s->in;
     if (s->m != MIX_CONV) {
-        split_row(j, in, dc, b->dz + r * s->W, b->da + r * s->H, true);
+        split_row(j, in, dc, b->dz + r * s->W, b->da + r * s->A, true);
         return;
     }
     for (int64_t i = 0; i < s->D; i++) {
@@ -790,6 +801,10 @@ void grad_mix_forward(grad_ctx *g, const grad_layer *l, int64_t windows)
     conv_job conv = { g, l, g->m->mix.y, s.C };
     scan_job scan = { g, l, s };
     pool_run(g->p, windows * conv_pieces(s.C), conv_item, &conv);
+    if (s.m == MIX_SELECT) {
+        grad_select_forward(g, l, windows);
+        return;
+    }
     make_pace(&j);
     if (s.m != MIX_CONV) pool_run(g->p, windows * s.G, scan_item, &scan);
     each_row(&j, out_forward);
@@ -801,11 +816,13 @@ void grad_mix_backward(grad_ctx *g, const grad_layer *l, int64_t windows)
     const rows_job j = { g, l, s, windows * g->len, g->fused };
     conv_job conv = { g, l, g->mix.dc, s.C };
     scan_job scan = { g, l, s };
-    each_row(&j, back_to_scan);
-    if (s.m != MIX_CONV) {
-        pool_run(g->p, windows * s.G, scan_back_item, &scan);
-        each_row(&j, silu_back);
+    if (s.m == MIX_SELECT) {
+        grad_select_backward(g, l, windows);
+    } else {
+        each_row(&j, back_to_scan);
+        if (s.m != MIX_CONV) pool_run(g->p, windows * s.G, scan_back_item, &scan);
     }
+    if (s.m != MIX_CONV) each_row(&j, silu_back);
     pool_run(g->p, windows * conv_pieces(s.C), conv_back_item, &conv);
 }
 

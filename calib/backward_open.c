@@ -18,14 +18,14 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Does a layer mix by other than attention, a delta rule, Mamba-2, both of these or a short
+/* Does a layer mix by other than attention, a delta rule, Mamba, Mamba-2 alone or beside attention, or a short
  * convolution? */
 static bool other_mixer(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
-             m != MIX_CONV && m != MIX_BOTH && m != MIX_KDA) ||
+             m != MIX_CONV && m != MIX_BOTH && m != MIX_KDA && m != MIX_SELECT) ||
             (c->layer[i].kv_back && c->w.mla) || (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }

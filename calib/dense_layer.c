@@ -202,10 +202,13 @@ lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer,
 {
     static const arch_role convs[] = { R_MIX_CONV, R_MIX_CONV_K, R_MIX_CONV_V };
     const arch_config *c = src_config(src);
-    const int64_t taps = arch_conv_channels(c, c->row->mixer) * c->conv_taps, H = c->mix_heads;
+    const int64_t taps = arch_conv_channels(c, c->row->mixer) * c->conv_taps;
     const float *log = NULL;
+    int64_t H, each;
+    arch_role_shape(c, R_MIX_A_LOG, &H, &each);
+    const int64_t rates = H * each;
     float *conv = lq_push(a, (size_t)taps * sizeof *conv), *at = conv;
-    float *rate = lq_push(a, (size_t)H * sizeof *rate);
+    float *rate = lq_push(a, (size_t)rates * sizeof *rate);
     lq_status s = conv && rate ? LQ_OK : dense_layer_no_memory(err);
     for (size_t i = 0; i < LQ_COUNT(convs) && !s; i++) {
         const float *part;
@@ -223,8 +226,11 @@ lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer,
     if (!s) s = src_vector(src, R_MIX_A_LOG, layer, -1, false, &log, a, err);
     if (!s) s = src_vector(src, R_MIX_SKIP, layer, -1, false, &l->mix_skip, a, err);
     if (!s) s = src_vector(src, R_MIX_NORM, layer, -1, false, &l->mix_norm, a, err);
-    for (int64_t h = 0; h < H && log && !s; h++)
-        rate[h] = -expf(log[h]);
+    for (int k = 0; k < 3 && !s; k++)
+        s = src_vector(src, R_MIX_STEP_NORM + (arch_role)k, layer, -1, false, &l->mix_parts[k], a,
+                       err);
+    for (int64_t i = 0; i < rates && log && !s; i++)
+        rate[i] = -expf(log[i]);
     return s;
 }
 
@@ -273,6 +279,8 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
     if (!s) s = src_vector(src, R_GATE_BIAS, layer, -1, false, &l->gate_bias, a, err);
     if (!s && arch_mixer_has_state(src_config(src)->layer[layer].mixer)) {
         s = dense_mix_vectors(l, src, layer, a, err);
+        if (!s) s = small_matrix(&l->mix_x, src, R_MIX_X, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_step, src, R_MIX_STEP, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_ba, src, R_MIX_BA, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_b, src, R_MIX_B, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_a, src, R_MIX_A, layer, a, p, err);

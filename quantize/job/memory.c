@@ -77,9 +77,11 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     if (!e->quantize) { /* as it lies */
         p->packed += src_bytes(e->src);
         p->repacked += src_bytes(e->src);
-        const bool index = e->role >= R_INDEX_Q && e->role <= R_INDEX_W;
-        if (!index) p->fixed += src_bytes(e->src);
-        if (index && grad_chooses(&w->plan->cfg, w->len)) p->fixed += n * F;
+        const bool index = e->role >= R_INDEX_Q && e->role <= R_INDEX_W; /* if it is asked */
+        if (arch_role_kind(e->role) == ARCH_LINEAR)
+            p->fixed += src_bytes(e->src);
+        else if (!index || grad_chooses(&w->plan->cfg, w->len))
+            p->fixed += n * F;
         return;
     }
     p->packed += packed_bytes(e, &e->src->t.scheme);

@@ -138,6 +138,8 @@ static lq_status load_state(tune_params *t, int64_t layer, size_t n_items, lq_er
 {
     grad_layer *l = &t->layer[layer].beside;
     lq_status s = dense_mix_vectors(l, t->src, layer, &t->arena, err);
+    if (!s) s = load_small(t, &l->mix_x, R_MIX_X, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_step, R_MIX_STEP, layer, n_items, err);
     if (!s) s = load_small(t, &l->mix_ba, R_MIX_BA, layer, n_items, err);
     if (!s) s = load_small(t, &l->mix_b, R_MIX_B, layer, n_items, err);
     if (!s) s = load_small(t, &l->mix_a, R_MIX_A, layer, n_items, err);

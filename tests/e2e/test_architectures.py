@@ -43,10 +43,10 @@ def some(folder, cases, n):
 @pytest.fixture
 def calib(tmp_path, folder):
     """Token ids: these checkpoints have no tokenizer. 1,024 of them: of 256 auto's curvature is mostly noise,
-    as that of a state which nothing else mixes is in windows of 16 (Mamba 2)."""
+    as that of a state which nothing else mixes is in windows of 16 (Mamba)."""
     path, n = tmp_path / "ids.jsonl", vocabulary(folder)
     rng = random.Random(1)
-    windows, length = (128, 32) if folder == "mamba2" else (64, 16)
+    windows, length = {"mamba": (512, 64), "mamba2": (128, 32)}.get(folder, (64, 16))
     lines = [[rng.randrange(90) % n for _ in range(length)] for _ in range(windows)]
     path.write_text("".join(json.dumps({"ids": x} if i % 2 else x) + "\n" for i, x in enumerate(lines)))
     return ["--calib", path, "--calib-samples", str(windows), "--calib-len", str(length)]

@@ -113,11 +113,15 @@ static void check_back(bench *b, const char *folder, int64_t first)
 
 TEST(windows_of_several_blocks_go_forward_and_back)
 {
-    static const char *const folders[] = {
-        "models/novels-1m",         "tests/golden/arch/mistral-swa", "tests/golden/arch/qwen3",
-        "tests/golden/arch/gemma2", "tests/golden/arch/qwen3.5",     "tests/golden/arch/bamba",
-        "tests/golden/arch/lfm2"
-    };
+    static const char *const folders[] = { "models/novels-1m",
+                                           "tests/golden/arch/mistral-swa",
+                                           "tests/golden/arch/qwen3",
+                                           "tests/golden/arch/gemma2",
+                                           "tests/golden/arch/qwen3.5",
+                                           "tests/golden/arch/bamba",
+                                           "tests/golden/arch/lfm2",
+                                           "tests/golden/arch/falcon-mamba",
+                                           "tests/golden/arch/falcon-rw-alibi" };
     for (size_t i = 0; i < LQ_COUNT(folders); i++) {
         bench b;
         if (!bench_open(&b, folders[i])) continue;
