@@ -145,10 +145,9 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
     if (step.max_len > held) step.max_len = held;
     size_t need = fwd_dev_bytes(c, &kv, &step);
     if (o->draft && model_dev(o->draft)) {
-        if (!is_head(o)) step.max_rows = o->max_batch_tokens;
-        step = is_head(o) ? mtp_step(&step) : draft_step(&step);
-        step.ranks = 0;
-        need += fwd_dev_bytes(o->draft->cfg, &kv, &step);
+        fwd_opts its = eng_draft_step(o);
+        its.max_len = step.max_len;
+        need += fwd_dev_bytes(o->draft->cfg, &kv, &its);
     }
     if (room < need + s->block)
         return lq_fail(
@@ -360,6 +359,14 @@ fwd_opts eng_step(const eng_opts *o)
                        .n_inputs = is_head(o) && arch_is_eagle(o->draft->cfg) ? 3 : 0 };
 }
 
+fwd_opts eng_draft_step(const eng_opts *o)
+{
+    fwd_opts f = eng_step(o);
+    if (is_head(o)) return mtp_step(&f);
+    f.max_rows = o->max_batch_tokens;
+    return draft_step(&f);
+}
+
 /* As kv_part_bytes has them. */
 static size_t disk_queues(const arch_config *c, const eng_opts *o, const kv_opts *kv)
 {
@@ -385,12 +392,7 @@ void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_
     n->running = (size_t)o->max_seqs * one.running;
     n->waiting = (size_t)(o->max_seqs + o->queue) * one.waiting;
     if (!o->draft) return;
-    if (is_head(o)) {
-        f = mtp_step(&f);
-    } else {
-        f.max_rows = o->max_batch_tokens;
-        f = draft_step(&f);
-    }
+    f = eng_draft_step(o);
     n->kv += kv_table_bytes(kv);
     n->step += fwd_bytes(o->draft->cfg, &f, threads);
 }

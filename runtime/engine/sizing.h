@@ -21,6 +21,8 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                    int64_t first, lq_err *err);
 /* Of a step, of options that eng_size has filled in. */
 fwd_opts eng_step(const eng_opts *o);
+/* Of the draft's, or the head's, where o->draft is one. */
+fwd_opts eng_draft_step(const eng_opts *o);
 
 /* Bytes that an engine with these options takes besides the weights; a draft model's included. */
 typedef struct {

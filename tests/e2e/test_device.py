@@ -679,15 +679,22 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
     (ARCH / "gemma4-ple", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # K and V of another
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
+    (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
+    (ROOT / "tests/golden/mtp/mimo", 2, ["--device", "cuda", "--speculative-model", ROOT / "tests/golden/eagle3"]),
+    (NOVELS, 1.2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-model", ROOT / "models/novels-1m"]),
 ])
 def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, part, args):  # T-17
     """Of a memory that has a step, and such a part of weights and cache as they are where there is enough."""
     env = {**emulated(1 << 30), "LLMQ_EMULATED_DEVICES": "2"}
     whole = gpu.json("serve", model, *args, "--dry-run", env=env)
-    size = int(whole["gpu_step_bytes"] + part * (whole["gpu_weights_bytes"] + whole["gpu_kv_bytes"]))
+    held = whole["gpu_weights_bytes"] + whole.get("gpu_draft_bytes", 0) + whole["gpu_kv_bytes"]
+    size = int(whole["gpu_step_bytes"] + part * held)
     env["LLMQ_EMULATED_MEMORY"] = str(size)
     dry = gpu.json("serve", model, *args, "--dry-run", env=env)
-    assert dry["gpu_weights_bytes"] + dry["gpu_kv_bytes"] + dry["gpu_step_bytes"] <= dry["gpu_memory_bytes"] <= size
+    draft = dry.get("gpu_draft_bytes", 0)
+    assert (draft > 0) == any("--speculative" in str(a) for a in args)
+    assert dry["gpu_weights_bytes"] + draft + dry["gpu_kv_bytes"] + dry["gpu_step_bytes"] <= dry["gpu_memory_bytes"] <= size
     text = gpu("serve", model, *args, "--dry-run", env=env).stdout
     assert re.search(rf"^GPU: weights .*{dry['gpu_layers']} layers on emulated", text, re.M)
     with Server(gpu, model, *args, log=tmp_path / "log", env=env) as s:

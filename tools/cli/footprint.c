@@ -204,7 +204,10 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
 
 /* Of those that belong to no layer: the rest stays on the host. */
 static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD_NORM, R_HEAD },
-                       before[] = { R_EMBED, R_EMBED_NORM };
+                       before[] = { R_EMBED, R_EMBED_NORM },
+                       beside[] = { R_PLE_PROJ,        R_PLE_NORM,      R_MTP_EMBED_NORM,
+                                    R_MTP_HIDDEN_NORM, R_MTP_EACH_NORM, R_MTP_ALL_NORM,
+                                    R_MTP_PROJ };
 
 static lq_status add_layer(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
                            int64_t layer, int ranks, lq_err *err)
@@ -288,8 +291,8 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
                        !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&
                        cfg->w.pos != POS_SINUSOIDAL;
     foot_weights each = { 0 };
-    if (!s) s = add_role(&each, p, scheme, R_PLE_PROJ, -1, ranks, err);
-    if (!s) s = add_role(&each, p, scheme, R_PLE_NORM, -1, ranks, err);
+    for (size_t i = 0; i < LQ_COUNT(beside) && !s; i++)
+        s = add_role(&each, p, scheme, beside[i], -1, ranks, err);
     room[cfg->layers] = rest.weights_bytes;
     *sizes = (model_sizes){ .layer = room,
                             .L = cfg->layers,

@@ -39,7 +39,7 @@ static dev *planned(dev on[DEV_RANKS], const budget_gpu *g)
     if (!g->layers) return NULL;
     for (int r = 0; r < g->ranks; r++) {
         on[r] = (dev){ .ops = &planned_ops,
-                       .memory = g->room - g->weights - g->adapters,
+                       .memory = g->room - g->weights - g->draft - g->adapters,
                        .peer = r + 1 < g->ranks ? &on[r + 1] : NULL };
         snprintf(on[r].name, sizeof on[r].name, "%s", g->name);
     }
@@ -66,7 +66,7 @@ static size_t state_each(const budget_gpu *g, const arch_config *c)
     return kv_state_bytes(c) - all + state_there(g, c);
 }
 
-/* What the cache and a step take there; of the cache the rest is the host's: *need, of which it was
+/* What the cache and a step take there, of the draft too; of the cache the rest is the host's: *need, of which it was
  * all. */
 static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opts *kv)
 {
@@ -76,12 +76,40 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv) +
             (size_t)kv->n_states * state_there(g, c);
     g->step = fwd_dev_bytes(c, kv, &step);
+    if (b->engine.draft) {
+        const arch_config *d = b->engine.draft->cfg;
+        const budget_gpu one = { .layers = d->layers, .ranks = 1 };
+        const fwd_opts its = eng_draft_step(&b->engine);
+        g->kv += (size_t)kv->n_blocks * block_there(&one, d, kv->block_size, b->engine.kv) +
+                 (size_t)kv->n_states * state_there(&one, d);
+        g->step += fwd_dev_bytes(d, kv, &its);
+    }
     need->kv -= g->kv;
 }
 
+/* All of the draft goes to the first device. */
+static lq_status place_draft(budget_model *both, const foot_model *d, bool half, lq_err *err)
+{
+    const int64_t L = foot_config(d)->layers;
+    model_sizes z;
+    foot_weights there;
+    lq_status s = model_check_device(foot_config(d), err);
+    size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
+    if (!s && !layer) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s) s = foot_sizes(&z, layer, d, NULL, 1, half, err);
+    if (!s) s = foot_weigh_last(&there, d, NULL, L, 1, err);
+    if (!s) {
+        const size_t gone = there.weights_bytes + z.embed;
+        both->gpu.draft = model_size_on(&z, L);
+        both->draft_weights -= gone < both->draft_weights ? gone : both->draft_weights;
+    }
+    free(layer);
+    return s;
+}
+
 /* The layers that go to the devices, and what they leave to the host. */
-static lq_status place(budget_model *both, const foot_model *m, const eng_opts *asked,
-                       const load_opts *on, lq_err *err)
+static lq_status place(budget_model *both, const foot_model *m, const foot_model *draft,
+                       const eng_opts *asked, const load_opts *on, lq_err *err)
 {
     const arch_config *c = foot_config(m);
     budget_gpu *g = &both->gpu;
@@ -105,6 +133,7 @@ static lq_status place(budget_model *both, const foot_model *m, const eng_opts *
         both->weights -= gone < both->weights ? gone : both->weights;
     }
     free(layer);
+    if (!s && draft) s = place_draft(both, draft, share.half, err);
     return s;
 }
 
@@ -261,7 +290,8 @@ void budget_add_stores(budget *b, int64_t responses, size_t files)
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err)
 {
-    const model of_draft = { .cfg = m->draft };
+    model_on there = { .first = 0 };
+    const model of_draft = { .on = m->gpu.layers ? &there : NULL, .cfg = m->draft };
     eng_opts want = *asked;
     eng_need need;
     *b = (budget){ .gpu = m->gpu, .ranks = m->part ? m->part->ranks : 1 };
@@ -318,7 +348,7 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
                               .memory = follow_memory() };
         const bool elsewhere = on && ranks == 1;
         if (elsewhere) s = look(&both.gpu, &m, on, err);
-        if (elsewhere && !s) s = place(&both, &m, asked, on, err);
+        if (elsewhere && !s) s = place(&both, &m, guesses ? &d : NULL, asked, on, err);
         if (s) lq_wrap(err, s, "--device");
         if (!s) s = budget_sum(b, &both, asked, http, threads, err);
     }
@@ -335,16 +365,18 @@ static void print_gpu(const budget_gpu *g)
         const char *name;
         size_t bytes;
     } rows[] = { { "GPU: weights", g->weights },
+                 { "GPU: weights of a draft", g->draft },
                  { "GPU: adapters", g->adapters },
                  { "GPU: KV cache", g->kv },
                  { "GPU: a step", g->step },
-                 { "GPU: in all", g->weights + g->adapters + g->kv + g->step },
+                 { "GPU: in all", g->weights + g->draft + g->adapters + g->kv + g->step },
                  { "GPU: free", g->room } };
     if (g->ranks > 1) snprintf(each, sizeof each, ", a part on each of %d", g->ranks);
     snprintf(note, sizeof note, "%lld layers on %s%s", (long long)g->layers, g->name, each);
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
-        printf("%-24s %12s  %s\n", rows[i].name,
-               opt_size_text(size, sizeof size, (double)rows[i].bytes), i ? "" : note);
+        if (i != 1 || g->draft)
+            printf("%-24s %12s  %s\n", rows[i].name,
+                   opt_size_text(size, sizeof size, (double)rows[i].bytes), i ? "" : note);
 }
 
 static void add_gpu(cJSON *o, const budget_gpu *g)
@@ -353,6 +385,7 @@ static void add_gpu(cJSON *o, const budget_gpu *g)
     cJSON_AddNumberToObject(o, "gpus", g->ranks);
     cJSON_AddNumberToObject(o, "gpu_layers", (double)g->layers);
     cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)g->weights);
+    if (g->draft) cJSON_AddNumberToObject(o, "gpu_draft_bytes", (double)g->draft);
     cJSON_AddNumberToObject(o, "gpu_adapters_bytes", (double)g->adapters);
     cJSON_AddNumberToObject(o, "gpu_kv_bytes", (double)g->kv);
     cJSON_AddNumberToObject(o, "gpu_step_bytes", (double)g->step);

@@ -20,7 +20,7 @@ typedef struct {
     int64_t layers; /* the last ones of the model; 0: all is on the CPU */
     int ranks;      /* GPUs */
     size_t room;    /* free before */
-    size_t weights, adapters, kv, step;
+    size_t weights, draft, adapters, kv, step; /* draft: its weights, which are all on the first */
 } budget_gpu;
 
 enum { BUDGET_ROWS = 20 };
