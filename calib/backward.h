@@ -10,7 +10,7 @@
  * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
  * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
  * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
- * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores and a shared
+ * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores, or SparseMixer's, and a shared
  * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
  * grad_covers says whether a model is of that kind.
  *

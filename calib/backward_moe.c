@@ -156,6 +156,28 @@ static void scores_back(float *dlogit, const float *dshare, const float *score,
     }
 }
 
+/* The same of two experts by ROUTER_SPARSEMIXER: each has its part of a softmax over those near it, the second without
+ * the first. */
+static void mixer_back(float *dlogit, const float *dshare, const float *logit,
+                       const int32_t *chosen, const arch_config *c)
+{
+    const int best = logit[chosen[1]] > logit[chosen[0]];
+    memset(dlogit, 0, (size_t)c->experts * sizeof *dlogit);
+    for (int i = 0; i < 2; i++) {
+        const float top = logit[chosen[i]];
+        double sum = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t e = 0; e < c->experts; e++) {
+                if (!choose_near(logit[e], top, c) || (i != best && e == chosen[best])) continue;
+                const double x = (double)k_exp(logit[e] - top);
+                if (!pass)
+                    sum += x;
+                else
+                    dlogit[e] += (float)((double)dshare[i] / sum * ((e == chosen[i]) - x / sum));
+            }
+    }
+}
+
 static void route_back_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
@@ -165,8 +187,12 @@ static void route_back_item(void *ctx, int64_t item, int thread)
     const grad_moe *moe = &j->g->moe;
     const int64_t E = c->experts, k = c->experts_used, D = c->hidden;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
-        scores_back(moe->dscores + r * E, moe->dshare + r * k, m->scores + r * E, m->chosen + r * k,
-                    j->l->expert_scale, c);
+        float *dlogit = moe->dscores + r * E;
+        if (c->w.router == ROUTER_SPARSEMIXER)
+            mixer_back(dlogit, moe->dshare + r * k, m->scores + r * E, m->chosen + r * k, c);
+        else
+            scores_back(dlogit, moe->dshare + r * k, m->scores + r * E, m->chosen + r * k,
+                        j->l->expert_scale, c);
         if (!j->l->shared_router) continue;
         const float d = moe->dshared[r] * m->shared[r] * (1 - m->shared[r]);
         for (int64_t i = 0; i < D; i++)

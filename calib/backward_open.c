@@ -48,13 +48,13 @@ static bool apart(const arch_config *c)
            arch_name_of(c, R_MLP_POST_NORM);
 }
 
-/* Is it not experts of gated MLPs by softmax or sigmoid scores, or a dense MLP? */
+/* Is it not experts by softmax or sigmoid scores or SparseMixer, or a dense MLP? */
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     return (c->act == ARCH_XIELU && c->experts) ||
            (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
-           (w->dense_beside && w->parallel) || w->router >= ROUTER_SPARSEMIXER || w->shortcut ||
+           (w->dense_beside && w->parallel) || w->router > ROUTER_SPARSEMIXER || w->shortcut ||
            w->skips || c->router_scale != 1 ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }

@@ -58,16 +58,13 @@ static void keep_groups(float *choice, const arch_config *c, float *score, int32
     }
 }
 
-/* The share of the best of v, which is at `best`, among those near it (arXiv:2409.12136). size: of whose
- * magnitudes nearness is a part. */
-static float near_share(const float *v, const float *size, int64_t n, int32_t best, float jitter)
+/* The share of the best of v, which is at `best`, among those near it (arXiv:2409.12136), as `size` says. */
+static float near_share(const float *v, const float *size, int32_t best, const arch_config *c)
 {
     const float top = v[best];
     float sum = 0;
-    for (int64_t e = 0; e < n; e++) {
-        const float by = fabsf(size[e]) > top ? fabsf(size[e]) : top;
-        if (!((top - size[e]) / by > 2 * jitter)) sum += k_exp(v[e] - top);
-    }
+    for (int64_t e = 0; e < c->experts; e++)
+        if (choose_near(size[e], top, c)) sum += k_exp(v[e] - top);
     return 1 / sum;
 }
 
@@ -76,14 +73,13 @@ static void sparse_mixer(int32_t chosen[2], float share[2], const float *logits,
                          const arch_config *c)
 {
     const int64_t E = c->experts;
-    const float jitter = (float)c->router_jitter;
     int32_t best[2];
     best_of(&best[0], 1, logits, E);
     memcpy(others, logits, (size_t)E * sizeof *others);
     others[best[0]] = -INFINITY;
     best_of(&best[1], 1, others, E);
-    const float shares[2] = { near_share(logits, logits, E, best[0], jitter),
-                              near_share(others, logits, E, best[1], jitter) };
+    const float shares[2] = { near_share(logits, logits, best[0], c),
+                              near_share(others, logits, best[1], c) };
     const int first = best[0] > best[1];
     for (int i = 0; i < 2; i++) {
         chosen[i] = best[i ^ first];

@@ -9,6 +9,8 @@
 #define LLMQ_RUNTIME_FORWARD_CHOOSE_H
 
 #include "formats/arch/arch.h"
+#include <math.h>
+
 #include "kernels/ops.h"
 
 /* Buffers of one row; chosen and share are its result. */
@@ -27,6 +29,12 @@ typedef struct {
 void choose_experts(const choose_row *r, const arch_config *c, const float *correction,
                     const float *scale);
 static inline float choose_sigmoid(float x) { return 1.0f / (1.0f + k_exp(-x)); }
+/* ROUTER_SPARSEMIXER: is a logit near the best, `top`? */
+static inline bool choose_near(float logit, float top, const arch_config *c)
+{
+    const float by = fabsf(logit) > top ? fabsf(logit) : top;
+    return !((top - logit) / by > 2 * (float)c->router_jitter);
+}
 /* What is added to the chosen scores' sum where shares are parts of it. */
 float choose_eps(const arch_config *c);
 
