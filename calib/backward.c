@@ -236,6 +236,9 @@ static float *own_keys(const grad_ctx *g, int64_t layer, float *k)
     return grad_lent_of(g, layer) ? NULL : k;
 }
 
+/* What attention gives, gated. */
+static const float *gated(const grad_ctx *g) { return g->m->z ? g->m->g : g->m->a; }
+
 static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows)
 {
     grad_made *m = g->m;
@@ -259,6 +262,7 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
     grad_attend(g, l, layer, grad_chosen_of(g, layer), windows, false);
     if (g->c->o_scale != 1) k_scale(m->a, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
     if (m->z) grad_gate(g, R, false);
+    if (m->an) norm_latents(g, l, GRAD_O_NORM, m->an, gated(g), R, g->c->heads * g->c->v_dim);
 }
 
 static const int mix_columns[] = { GRAD_MIX_Q, GRAD_MIX_K, GRAD_MIX_V };
@@ -287,8 +291,9 @@ static void state_forward(grad_ctx *g, const grad_layer *l, int64_t windows)
     grad_mix_forward(g, l, windows);
 }
 
-/* What R_O reads. */
-static const float *read_by_o(const grad_ctx *g) { return g->m->z ? g->m->g : g->m->a; }
+/* What R_O and R_DOWN read. */
+static const float *read_by_o(const grad_ctx *g) { return g->m->an ? g->m->an : gated(g); }
+static const float *read_by_down(const grad_ctx *g) { return g->m->midn ? g->m->midn : g->m->mid; }
 
 static void mixer_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
                           int64_t windows)
@@ -327,6 +332,7 @@ static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t
     if (g->c->gate_scale != 1) k_scale(m->gate, (float)g->c->gate_scale, R * g->c->ffn);
     grad_mid(g, grad_act_of(g, false), m->mid, m->gate, m->up, R, g->c->ffn);
     if (g->c->down_scale != 1) k_scale(m->mid, (float)g->c->down_scale, R * g->c->ffn);
+    if (m->midn) norm_latents(g, l, GRAD_DOWN_NORM, m->midn, m->mid, R, g->c->ffn);
 }
 
 /* x += what a branch gave, through the norm after it, scaled. */
@@ -386,7 +392,7 @@ static lq_status make_beside(grad_ctx *g, const grad_layer *l, int64_t R, lq_err
 {
     grad_made *m = g->m;
     const int64_t n = R * g->c->hidden;
-    linear(g, l, GRAD_DOWN, m->yd, m->mid, R, false);
+    linear(g, l, GRAD_DOWN, m->yd, read_by_down(g), R, false);
     memset(m->ye, 0, (size_t)n * sizeof *m->ye);
     const lq_status s = grad_moe_forward(g, l, m->ye, R, err);
     norm(g, l, GRAD_DENSE_POST_NORM, m->y, m->yd, R);
@@ -401,7 +407,7 @@ static lq_status make_y(grad_ctx *g, const grad_layer *l, int64_t R, lq_err *err
     if (l->experts && g->c->w.dense_beside) return make_beside(g, l, R, err);
     memset(g->m->y, 0, (size_t)(R * g->c->hidden) * sizeof(float));
     if (l->experts) return grad_moe_forward(g, l, g->m->y, R, err);
-    linear(g, l, GRAD_DOWN, g->m->y, g->m->mid, R, true);
+    linear(g, l, GRAD_DOWN, g->m->y, read_by_down(g), R, true);
     return LQ_OK;
 }
 
@@ -422,7 +428,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     else if (l->experts)
         s = grad_moe_forward(g, l, x, R, err);
     else
-        linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
+        linear(g, l, GRAD_DOWN, x, read_by_down(g), R, true);
     if (g->m->y && !s) join(g, l, GRAD_MLP_POST_NORM, x, g->m->y, R);
     grad_ple_forward(g, l, x, R);
     if (l->scale) k_scale(x, *l->scale, R * g->c->hidden);
@@ -434,7 +440,8 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
                          const grad_out *out)
 {
     const grad_made *m = g->m;
-    linear_back(g, l, out, GRAD_DOWN, g->dup, d, m->mid, R, false);
+    linear_back(g, l, out, GRAD_DOWN, g->dup, d, read_by_down(g), R, false);
+    if (m->midn) norm_latents_back(g, l, out, GRAD_DOWN_NORM, g->dup, m->mid, R, g->c->ffn);
     if (g->c->down_scale != 1) k_scale(g->dup, (float)g->c->down_scale, R * g->c->ffn);
     grad_mid_back(g, grad_act_of(g, false), g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
     if (g->c->gate_scale != 1) k_scale(g->dgate, (float)g->c->gate_scale, R * g->c->ffn);
@@ -474,8 +481,10 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
 {
     const grad_made *m = g->m;
     const int64_t R = windows * g->len;
+    const int64_t A = g->c->heads * g->c->v_dim;
+    if (m->an) norm_latents_back(g, l, out, GRAD_O_NORM, g->da, gated(g), R, A);
     if (m->z) grad_gate(g, R, true);
-    if (g->c->o_scale != 1) k_scale(g->da, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
+    if (g->c->o_scale != 1) k_scale(g->da, (float)g->c->o_scale, R * A);
     grad_attend(g, l, layer, grad_chosen_of(g, layer), windows, true);
     grad_lent_back(g, layer, R);
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);

@@ -8,7 +8,7 @@
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
+ * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, norms of what R_O and R_DOWN read, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
  * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores, or SparseMixer's, and a shared
  * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
@@ -76,6 +76,8 @@ enum {
     GRAD_DENSE_POST_NORM,
     GRAD_EXPERT_POST_NORM,
     GRAD_PLE_POST_NORM,
+    GRAD_O_NORM,
+    GRAD_DOWN_NORM,
     GRAD_NORMS
 };
 extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];

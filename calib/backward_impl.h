@@ -42,6 +42,8 @@ typedef struct {
     float *q0, *k0, *v0; /* before their norms, clipped; NULL: there are none */
     float *z,
         *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
+    float *an,
+        *midn; /* [R, heads * v_dim], [R, ffn]: what R_O and R_DOWN read, where that is normed; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
     float *gate, *up, *mid; /* [R, ffn] of a dense MLP */
     /* Of per-layer embeddings: [R, ple_dim] gate and their part, [R, hidden] what joins x. */

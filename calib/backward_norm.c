@@ -10,9 +10,9 @@
 #include "kernels/ops.h"
 
 const arch_role grad_norm_roles[GRAD_NORMS] = {
-    R_ATTN_NORM,   R_MLP_NORM,        R_Q_NORM,           R_K_NORM,       R_Q_A_NORM,
-    R_KV_A_NORM,   R_ATTN_POST_NORM,  R_MLP_POST_NORM,    R_V_NORM,       R_ROUTER_NORM,
-    R_EXPERT_NORM, R_DENSE_POST_NORM, R_EXPERT_POST_NORM, R_PLE_POST_NORM
+    R_ATTN_NORM,        R_MLP_NORM,      R_Q_NORM, R_K_NORM,      R_Q_A_NORM,    R_KV_A_NORM,
+    R_ATTN_POST_NORM,   R_MLP_POST_NORM, R_V_NORM, R_ROUTER_NORM, R_EXPERT_NORM, R_DENSE_POST_NORM,
+    R_EXPERT_POST_NORM, R_PLE_POST_NORM, R_O_NORM, R_DOWN_NORM
 };
 
 typedef struct {

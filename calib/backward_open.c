@@ -62,17 +62,16 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if (w->norm_after_add || w->norm_stays || w->both_ways ||
+    if (w->norm_after_add || w->o_norm_heads || w->norm_stays || w->both_ways ||
         (w->qkv_quarters && c->v_dim != c->head_dim) || c->embed_dim != c->hidden || w->diff ||
         other_mixer(c) || other_mlp(c) || other_indexer(c) || c->hyper || (w->mla && w->q_gated) ||
         (c->qkv_clip != 0 && w->qk_norm_late) || c->latent_scale != 1 ||
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = {
-        R_O_NORM,       R_DOWN_NORM, R_STREAM_IN,   R_LAUREL_LEFT,   R_INDEX_GATE,
-        R_EXPERTS_BIAS, R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN,     R_EXPERT_OUT_NORM,
-        R_EMBED_BY,     R_ROUTER_IN, R_LATENT_NORM, R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,
-        R_PAIR_NORM
+        R_STREAM_IN,   R_LAUREL_LEFT,   R_INDEX_GATE,      R_EXPERTS_BIAS, R_O_A,
+        R_HEAD_NORM,   R_ATTN_JOIN,     R_EXPERT_OUT_NORM, R_EMBED_BY,     R_ROUTER_IN,
+        R_LATENT_NORM, R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,  R_PAIR_NORM
     };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
@@ -111,7 +110,7 @@ static bool gated_output(const arch_config *c)
 }
 
 enum {
-    DENSE_PARTS = 20,
+    DENSE_PARTS = 22,
     MADE_PARTS = DENSE_PARTS + GRAD_MLA_PARTS + GRAD_MIX_PARTS + GRAD_MADE_PARTS
 };
 
@@ -141,6 +140,8 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
         { &m->v0, v ? R * G * c->v_dim : 0 },
         { &m->z, gate },
         { &m->g, gate },
+        { &m->an, arch_name_of(c, R_O_NORM) ? A : 0 },
+        { &m->midn, arch_name_of(c, R_DOWN_NORM) ? R * F : 0 },
         { &m->o, more },
         { &m->y, more },
         { &m->pg, R * c->ple_dim },
@@ -156,7 +157,8 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
 /* Tiles of the largest norm: of x, of each head or of all of them. */
 static int64_t tile_floats(const arch_config *c, int64_t R)
 {
-    const int64_t width[] = { c->heads * c->head_dim, c->q_lora, c->kv_lora };
+    const int64_t width[] = { c->heads * c->head_dim, c->heads * c->v_dim, c->q_lora, c->kv_lora,
+                              arch_name_of(c, R_DOWN_NORM) ? c->ffn : 0 };
     int64_t wide = c->hidden;
     for (size_t i = 0; i < LQ_COUNT(width); i++)
         wide = width[i] > wide ? width[i] : wide;
