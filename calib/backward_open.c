@@ -69,9 +69,10 @@ bool grad_covers(const arch_config *c)
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = {
-        R_STREAM_IN,   R_LAUREL_LEFT,   R_INDEX_GATE,      R_EXPERTS_BIAS, R_O_A,
-        R_HEAD_NORM,   R_ATTN_JOIN,     R_EXPERT_OUT_NORM, R_EMBED_BY,     R_ROUTER_IN,
-        R_LATENT_NORM, R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,  R_PAIR_NORM
+        R_STREAM_IN,     R_LAUREL_LEFT,   R_INDEX_GATE,      R_EXPERTS_BIAS, R_O_A,
+        R_HEAD_NORM,     R_ATTN_JOIN,     R_EXPERT_OUT_NORM, R_EMBED_BY,     R_ROUTER_IN,
+        R_LATENT_NORM,   R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,  R_PAIR_NORM,    R_KEY_STEP,
+        R_ATTN_JOIN_X_BY
     };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;

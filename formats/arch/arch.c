@@ -306,6 +306,21 @@ static lq_status check_asides(const arch_config *c, lq_err *err)
         c->row->arch, c->asides, c->aside_rank, n);
 }
 
+/* Dims of a head beside those that products make, and that rotate. */
+static lq_status check_key_pad(const arch_config *c, lq_err *err)
+{
+    const bool there = arch_name_of(c, R_KEY_STEP);
+    if (there == (c->key_pad > 0) && c->key_pad != 1 && c->head_dim > c->key_pad &&
+        (!there || c->attn_scale > 0) &&
+        (!there ||
+         (c->rope_dims <= c->head_dim - c->key_pad && c->v_dim == c->head_dim - c->key_pad)))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "key_pad: expected %s in a %s, found %" PRId64 " of %" PRId64 " dims",
+                   there ? "dims of a head for what a key adds to scores" : "none", c->row->arch,
+                   c->key_pad, c->head_dim);
+}
+
 static lq_status check_numbers(const arch_config *c, lq_err *err)
 {
     if (c->layer_groups && c->layers % c->layer_groups)
@@ -335,6 +350,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_hyper(c, err);
     if (!s) s = check_distances(c, err);
     if (!s) s = check_asides(c, err);
+    if (!s) s = check_key_pad(c, err);
     if (!s) s = check_both_ways(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }

@@ -139,6 +139,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_CCA_CONV, "cca_conv", ARCH_VECTOR)                                                                                    \
     X(R_CCA_HEADS, "cca_heads", ARCH_VECTOR)                                                                                  \
     X(R_K_SCALE, "k_scale", ARCH_VECTOR)                                                                                      \
+    /* e^(rate softplus(step v)), [kv_heads, kv_heads * v_dim] and [kv_heads]: on the scores of v's key */                    \
+    X(R_KEY_STEP, "key_step", ARCH_MATRIX)                                                                                    \
+    X(R_KEY_RATE, "key_rate", ARCH_VECTOR)                                                                                    \
     X(R_O, "o", ARCH_LINEAR)                                                                                                  \
     X(R_DIST_K, "dist_k",                                                                                                     \
       ARCH_MATRIX) /* keys and queries of R_DIST_EMBED, where not by R_K and R_Q */                                           \
@@ -313,7 +316,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MLP_NORM_UP, "mlp_norm_up", ARCH_MATRIX)                                                                              \
     /* [hidden] each: x = a x + b y where a branch joins, b = sigmoid(gate / join_heat), a^2 = 1 - b^2 */                     \
     X(R_ATTN_JOIN, "attn_join", ARCH_VECTOR)                                                                                  \
-    /* Of a row that has these: x = x_by (x + x_add) + join (y + y_add) */                                                    \
+    /* Of a row that has X_BY: x = x_by (x + x_add) + join (y + y_add), with what else it has of these */                     \
     X(R_ATTN_JOIN_Y_ADD, "attn_join_y_add", ARCH_VECTOR)                                                                      \
     X(R_ATTN_JOIN_X_BY, "attn_join_x_by", ARCH_VECTOR)                                                                        \
     X(R_ATTN_JOIN_X_ADD, "attn_join_x_add", ARCH_VECTOR)                                                                      \
@@ -641,9 +644,10 @@ typedef struct arch_config {
     arch_wiring w;   /* the row's, as config.json changes it */
     char prefix[40]; /* of the body's tensors in this checkpoint: the row's, another or "" */
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
-    int64_t v_dim;               /* of a head's v and output: head_dim but for MLA */
-    int64_t embed_dim;           /* of the embedding: hidden but for R_PROJ_IN */
-    int64_t embed_more;          /* its rows beyond the vocabulary's, which no text has */
+    int64_t v_dim;      /* of a head's v and output: head_dim but for MLA */
+    int64_t key_pad;    /* the last dims of head_dim, which no product makes: R_KEY_STEP's */
+    int64_t embed_dim;  /* of the embedding: hidden but for R_PROJ_IN */
+    int64_t embed_more; /* its rows beyond the vocabulary's, which no text has */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     int64_t dist_buckets;        /* of distances, half of them of keys ahead; 0: none */
     /* R_DIST_EMBED: distances from there on share a row; 0: there is none. dist_buckets rows on either side, near

@@ -47,6 +47,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
  * use what stands above. */
 #define LATER_INTS(X)                                         \
     X("v_dim", v_dim, 1, MAX_WIDTH, c->head_dim)              \
+    X("key_pad", key_pad, 0, MAX_WIDTH, 0)                    \
     X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
     X("types", types, 0, 1024, 0)                             \

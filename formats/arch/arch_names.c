@@ -435,7 +435,7 @@ static int64_t mix_in_rows(const arch_config *c)
 
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
 {
-    const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim,
+    const int64_t D = c->head_dim - c->key_pad, q = c->heads * D, k = c->kv_heads * D,
                   v = c->kv_heads * (c->w.diff ? c->head_dim : c->v_dim), o = c->heads * c->v_dim,
                   m = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key,
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
@@ -494,13 +494,15 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_CCA_CONV] = { 1, arch_cca_channels(c) * c->conv_taps },
         [R_CCA_HEADS] = { arch_cca_channels(c), c->head_dim * c->head_taps },
         [R_K_SCALE] = { 1, c->kv_heads },
+        [R_KEY_STEP] = { c->kv_heads, v },
+        [R_KEY_RATE] = { 1, c->kv_heads },
         [R_QKV] = { q + k + v, c->hidden },
         [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
         [R_O] = { c->hidden, arch_o_width(c) },
         [R_DIST_K] = { k, c->hidden },
         [R_DIST_Q] = { q, c->hidden },
-        [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
-        [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
+        [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : D },
+        [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : D },
         [R_V_NORM] = { 1, c->v_dim },
         [R_O_NORM] = { 1, c->w.o_norm_heads ? c->v_dim : o },
         [R_SINKS] = { 1, c->heads },

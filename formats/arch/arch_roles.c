@@ -45,8 +45,8 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 bool arch_role_exact(arch_role r)
 {
     return (r >= R_ATTN_NORM_DOWN && r <= R_MLP_NORM_UP) || r == R_ROUTER || r == R_ROUTER_IN ||
-           r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER || r == R_INDEX_W ||
-           r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
+           r == R_KEY_STEP || r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER ||
+           r == R_INDEX_W || r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
            (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 

@@ -49,7 +49,7 @@ static int64_t row_of(const arch_config *c, cal_site site, arch_role from, int64
 static bool linear_in_rows(const arch_config *c, cal_site site)
 {
     if (site == CAL_O)
-        return !c->w.diff && c->row->mixer != MIX_CCA && c->qkv_clip == 0 &&
+        return !c->w.diff && c->row->mixer != MIX_CCA && c->qkv_clip == 0 && !c->key_pad &&
                !arch_name_of(c, R_V_NORM) && !arch_name_of(c, R_O_NORM);
     if (site == CAL_DOWN && arch_name_of(c, R_DOWN_NORM)) return false;
     if (c->w.mlp == MLP_GATED)

@@ -71,7 +71,7 @@ static void split_qkv(const arch_config *c, float *q, float *k, float *v, const 
 static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64_t H)
 {
     const arch_config *c = r->c;
-    const int64_t D = c->head_dim;
+    const int64_t D = c->head_dim - c->key_pad;
     if (c->w.qk_norm == QK_NORM_ALL && r->parts) return; /* done: fwd_norm_parts */
     if (c->w.qk_norm == QK_NORM_ALL)
         norm_rows(c, x, x, v, 1, H * D);
@@ -142,6 +142,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     for (int64_t g = 0; g < G && l->vec[R_K_SCALE].w; g++)
         k_scale(k + g * D, l->vec[R_K_SCALE].w[g], D);
     norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
+    if (c->key_pad) fwd_key_widen(r, t);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
     scale_q(r, q, layer, t);
     if (c->w.diff) fwd_diff_values(r, t);

@@ -95,6 +95,7 @@ typedef struct {
     float *q, *a;   /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
     float *pairs;   /* [R, heads * v_dim]: that of differential attention, before a */
     float *k, *v;   /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
+    float *key_add; /* [R, kv_heads]: R_KEY_STEP's */
     float *squares; /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
     float *qkv;     /* [R, q + k + v]: output of R_QKV */
     float *mlp;     /* [R, fwd_mlp_width]: gate next to up, or up alone */
@@ -324,6 +325,10 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
 void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
 /* That and the head: logits [n, ld], before fwd_finish_logits. */
 /* Differential attention (forward_diff.c): r->v of a row as the cache has it; a of n rows from *arg + row. */
+/* What keys add to scores (forward_keys.c): r->key_add of v; and of a row's q and k, normed, heads of head_dim of those
+ * that are key_pad narrower, such that their products have it. */
+void fwd_key_steps(const fwd_rows *r, const model_layer *l);
+void fwd_key_widen(const fwd_rows *r, int64_t t);
 /* MIX_CCA (forward_cca.c): q, k and v of products, before their norms. */
 void fwd_cca(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
 void fwd_diff_values(const fwd_rows *r, int64_t t);

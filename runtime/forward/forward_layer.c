@@ -12,6 +12,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     if (c->asides) n = max_size(n, mm_scratch_bytes(R, c->aside_rank, 1, threads));
     if (c->mtp) n = max_size(n, mm_scratch_bytes(R, fwd_given_width(c), 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
+    if (c->key_pad) n = max_size(n, mm_scratch_bytes(R, c->kv_heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
     if (arch_name_of(c, R_MIX_V) || arch_name_of(c, R_V_LATE))
@@ -252,6 +253,7 @@ static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, c
     else
         run_qkv(r, l);
     if (l->vec[R_CCA_CONV].w) fwd_cca(r, l, kv);
+    if (l->lin[R_KEY_STEP].present) fwd_key_steps(r, l);
     if (l->dist_row) run_distances(r, l);
     pool_stage(r->p, STAGE_ROPE);
     if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);

@@ -151,6 +151,7 @@ static int64_t beside_width(const arch_config *c)
     X(pairs, c->w.diff ? c->heads * c->v_dim : 0)               \
     X(k, c->w.mla ? 0 : c->kv_heads * c->head_dim)              \
     X(v, c->w.mla ? 0 : c->kv_heads * c->v_dim)                 \
+    X(key_add, c->key_pad ? c->kv_heads : 0)                    \
     X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)             \
     X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0)       \
     X(mlp, fwd_mlp_width(c))                                    \

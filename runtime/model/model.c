@@ -173,17 +173,19 @@ static lq_status join_affine(model_vector *v, const float *by, const float *add,
     return LQ_OK;
 }
 
-/* x_by (x + x_add) + join (y + y_add), of r and the three roles behind it. */
-static lq_status join_sides(model_vector *v, arch_role r, const model *m, lq_arena *a, lq_err *err)
+/* x_by (x + x_add) + join (y + y_add), of r and the three roles behind it; join NULL: 1, sums NULL: 0. */
+static lq_status join_sides(model_vector *v, arch_role r, const model *m, int64_t layer,
+                            lq_arena *a, lq_err *err)
 {
     const int64_t n = m->cfg->hidden;
-    float *sum = lq_push(a, (size_t)n * sizeof *sum);
-    if (!sum) return model_no_memory(err, arch_role_text(r));
     const float *y = v[r].w, *y_add = v[r + 1].w, *x = v[r + 2].w, *x_add = v[r + 3].w;
-    for (int64_t k = 0; k < n; k++)
+    lq_status s = y ? LQ_OK : make_ones(&y, m, r, layer, a, err);
+    float *sum = y_add && x_add && !s ? lq_push(a, (size_t)n * sizeof *sum) : NULL;
+    if (!s && y_add && !sum) s = model_no_memory(err, arch_role_text(r));
+    for (int64_t k = 0; k < n && sum; k++)
         sum[k] = y[k] * y_add[k] + x[k] * x_add[k];
     v[r] = (model_vector){ .w = y, .bias = x, .before = sum };
-    return LQ_OK;
+    return s;
 }
 
 /* Those of q, k and v as one convolution: [taps, channels]. */
@@ -331,8 +333,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
     if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
-    if (!s && l->vec[R_ATTN_JOIN_X_BY].w) s = join_sides(l->vec, R_ATTN_JOIN, m, a, err);
-    if (!s && l->vec[R_MLP_JOIN_X_BY].w) s = join_sides(l->vec, R_MLP_JOIN, m, a, err);
+    if (!s && l->vec[R_ATTN_JOIN_X_BY].w) s = join_sides(l->vec, R_ATTN_JOIN, m, layer, a, err);
+    if (!s && l->vec[R_MLP_JOIN_X_BY].w) s = join_sides(l->vec, R_MLP_JOIN, m, layer, a, err);
     if (!s && l->vec[R_DIFF_Q1].w) make_diff(l, layer, m->cfg->head_dim);
     if (!s && m->dist_embed) s = model_layer_distances(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1) s = load_hyper_end(l, m, a, p, err);
@@ -553,6 +555,11 @@ void model_drop_embed(const model *m)
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
 {
     const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
+    if (m->cfg->key_pad && positions > m->cfg->max_pos)
+        return lq_fail(err, LQ_EVALUE,
+                       "%lld positions: expected at most keep_window_size, %lld, beyond which keys "
+                       "would be chosen",
+                       (long long)positions, (long long)m->cfg->max_pos);
     if ((m->cfg->heavy_every || m->cfg->index_block) && positions > m->cfg->max_pos)
         return lq_fail(err, LQ_EVALUE,
                        "%lld positions: expected at most max_position_embeddings, %lld, for which "

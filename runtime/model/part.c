@@ -69,6 +69,7 @@ static const char *not_yet(const arch_config *c)
            : c->index_block               ? "attention to chosen blocks"
            : c->w.shortcut                ? "experts whose output joins a layer later"
            : c->w.norm_stays              ? "a residual that is what norms give"
+           : c->key_pad                   ? "scores with an addend of each key"
            : c->asides                    ? "transformers beside the residual"
            : arch_name_of(c, R_ATTN_JOIN) ? "gates on the residual"
            : c->row->mixer == MIX_CCA     ? "attention of convolved queries and keys"

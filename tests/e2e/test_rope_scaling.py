@@ -66,3 +66,17 @@ def test_wrong_words(llmq, text, code, said):
 def test_what_cannot_be_scaled(llmq, scaled):
     r = llmq("run", scaled["linear,3"], "x", "--rope-scaling", "yarn,4", code=3)
     assert "expected a model that is not scaled, found rope linear" in r.stderr
+
+
+def test_keys_are_chosen_beyond_those_that_are_kept(llmq, tmp_path):
+    doge, few = ROOT / "tests/golden/arch/doge", tmp_path / "few"
+    shutil.copytree(doge, few)
+    config = json.loads((few / "config.json").read_text())
+    (few / "config.json").write_text(json.dumps(config | {"keep_window_size": 8}))
+    out = ["-o", tmp_path / "x.st"]
+    r = llmq("logits", doge, "--ids", "3,4,5", *out, "--rope-scaling", "yarn,2", code=3)
+    assert "--rope-scaling: the model would choose keys beyond keep_window_size" in r.stderr
+    llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10", *out)
+    r = llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10,11", *out, code=3)
+    assert "9 positions: expected at most keep_window_size, 8" in r.stderr
+    assert llmq.json("serve", few, "--dry-run", "--json")["model_max_len"] == 8

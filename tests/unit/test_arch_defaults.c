@@ -58,6 +58,7 @@ TEST(defaults_of_dense_models_are_those_of_transformers)
         { "diffllama", 32, 64, 2048, 1e-5, 10000 },
         { "modernbert-decoder", 32, 64, 8192, 1e-5, 160000 },
         { "gemma", 16, 256, 8192, 1e-6, 10000 },
+        { "doge", 32, 64 + 16, 2048, 1e-6, 10000 },
         { "gemma2", 4, 256, 8192, 1e-6, 10000 },
         { "vaultgemma", 4, 256, 8192, 1e-6, 10000 },
     };

@@ -18,6 +18,7 @@
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
 #define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
+#define DOGE "{\"model_type\":\"doge\"," BASE2
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
 TEST(a_wrong_config_is_refused_by_key)
@@ -232,6 +233,9 @@ TEST(a_wrong_config_is_refused_by_key)
           "n_mamba_heads: expected a divisor" },
         { "Zamba2 with a rotation that is text", ZAMBA2 ZAMBA2_KINDS ",\"use_mem_rope\":1}",
           "use_mem_rope: expected true or false" },
+        { "Doge with experts by two keys", DOGE ",\"is_moe\":true}", "is_moe: expected false" },
+        { "Doge that keeps no key", DOGE ",\"keep_window_size\":0}",
+          "keep_window_size: expected a positive integer" },
         { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
           "sliding_window: expected null" },
         { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },

@@ -58,6 +58,7 @@ MODELS = {
                            num_position_embeddings=4))),
     "codegen": ("CodeGen", dict(vocab_size=V, n_embd=H, n_layer=2, n_head=8, n_positions=128, n_ctx=128, n_inner=48, rotary_dim=2,
                                 bos_token_id=1, eos_token_id=2)),
+    "doge": ("Doge", dict(SIZES, sliding_window=12, attention_bias=True, mlp_bias=True, keep_window_size=128)),
     "openai-gpt": ("OpenAIGPTLMHeadModel:OpenAIGPTConfig", dict(vocab_size=V, n_embd=24, n_layer=2, n_head=4, n_positions=64)),
     "biogpt": ("BioGpt", dict(ONE, num_key_value_heads=4, max_position_embeddings=64)),
     "emu3": ("Emu3ForCausalLM:Emu3TextConfig", dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
@@ -167,6 +168,8 @@ def fill(model, g):
             p.data = r * (0.15 if "embed" in name or "wte" in name else 1.3 / math.sqrt(p.shape[-1]))
         elif "bias" in name or "sinks" in name or "act_fn" in name:
             p.data = r * 0.1
+        elif name.endswith("self_attn.A"):
+            p.data = r * 0.4
         else:
             p.data = 1.0 + r * 0.1
         p.data = p.data.bfloat16().float()  # as the file holds them
