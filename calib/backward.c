@@ -313,6 +313,12 @@ static void enter_beside(grad_ctx *g, const grad_layer *l, const float *x, int64
     k_scale(g->m->hr, (float)pow((double)D, -0.5), R * D);
 }
 
+/* The gates of the layer's MLP, without those that are cut off. */
+static const float *gates(const grad_ctx *g)
+{
+    return g->c->layer[g->layer].sparse > 0 ? g->m->cut : g->m->gate;
+}
+
 /* gate, up and mid from h2, and of experts the choices. x: what the norm before them reads. */
 static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t R)
 {
@@ -330,7 +336,8 @@ static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t
         linear(g, l, GRAD_UP, m->up, m->h2, R, false);
     }
     if (g->c->gate_scale != 1) k_scale(m->gate, (float)g->c->gate_scale, R * g->c->ffn);
-    grad_mid(g, grad_act_of(g, false), m->mid, m->gate, m->up, R, g->c->ffn);
+    if (gates(g) != m->gate) grad_cut(g, R, false);
+    grad_mid(g, grad_act_of(g, false), m->mid, gates(g), m->up, R, g->c->ffn);
     if (g->c->down_scale != 1) k_scale(m->mid, (float)g->c->down_scale, R * g->c->ffn);
     if (m->midn) norm_latents(g, l, GRAD_DOWN_NORM, m->midn, m->mid, R, g->c->ffn);
 }
@@ -384,6 +391,7 @@ static void to_mlp(grad_ctx *g, const grad_layer *l, int64_t layer, const float 
     if (mixes) mixer_forward(g, l, layer, x, windows);
     if (parallel) mlp_middle(g, l, x, R);
     if (mixes) mixer_join(g, l, layer, x2, R);
+    if (g->c->laurel) grad_laurel(g, l, x2, R);
     if (!parallel && !g->c->layer[layer].no_mlp) mlp_middle(g, l, x2, R);
 }
 
@@ -418,6 +426,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     const size_t bytes = (size_t)(R * g->c->hidden) * sizeof *x;
     lq_status s = LQ_OK;
     at_layer(g, l, layer);
+    if (g->c->streams) grad_streams_enter(g, l, x, R, false);
     memcpy(g->m->x2, x, bytes);
     to_mlp(g, l, layer, x, g->m->x2, windows);
     memcpy(x, g->m->x2, bytes);
@@ -430,7 +439,9 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     else
         linear(g, l, GRAD_DOWN, x, read_by_down(g), R, true);
     if (g->m->y && !s) join(g, l, GRAD_MLP_POST_NORM, x, g->m->y, R);
+    if (g->c->streams) grad_streams_correct(g, l, x, R);
     grad_ple_forward(g, l, x, R);
+    if (l->stream_out[0]) grad_streams_end(g, l, x, R);
     if (l->scale) k_scale(x, *l->scale, R * g->c->hidden);
     return grad_end(g, s, err);
 }
@@ -443,7 +454,8 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
     linear_back(g, l, out, GRAD_DOWN, g->dup, d, read_by_down(g), R, false);
     if (m->midn) norm_latents_back(g, l, out, GRAD_DOWN_NORM, g->dup, m->mid, R, g->c->ffn);
     if (g->c->down_scale != 1) k_scale(g->dup, (float)g->c->down_scale, R * g->c->ffn);
-    grad_mid_back(g, grad_act_of(g, false), g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
+    grad_mid_back(g, grad_act_of(g, false), g->dgate, g->dup, gates(g), m->up, R, g->c->ffn);
+    if (gates(g) != m->gate) grad_cut(g, R, true);
     if (g->c->gate_scale != 1) k_scale(g->dgate, (float)g->c->gate_scale, R * g->c->ffn);
     if (l->W[GRAD_GATE_UP]) {
         grad_split_gate_up(g, g->dgate, g->dup, g->fused, R, true);
@@ -560,14 +572,20 @@ static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, con
                             int64_t windows, lq_err *err)
 {
     const int64_t R = windows * g->len;
-    memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
-    to_mlp(g, l, layer, x, g->m->x2, windows);
+    const float *in = g->c->streams ? g->m->x1 : x;
+    if (g->c->streams) {
+        memcpy(g->m->x1, x, (size_t)(R * g->c->hidden) * sizeof *x);
+        grad_streams_enter(g, l, g->m->x1, R, true);
+    }
+    memcpy(g->m->x2, in, (size_t)(R * g->c->hidden) * sizeof *x);
+    to_mlp(g, l, layer, in, g->m->x2, windows);
     lq_status s = LQ_OK;
     if (!g->c->layer[layer].no_mlp && !grad_norm_of(g, l, GRAD_MLP_POST_NORM).none)
         s = make_y(g, l, R, err);
     if (s || !g->c->ple_dim) return s;
     memcpy(g->dy, g->m->x2, (size_t)(R * g->c->hidden) * sizeof *x);
     join(g, l, GRAD_MLP_POST_NORM, g->dy, g->m->y, R);
+    if (g->c->streams) grad_streams_correct(g, l, g->dy, R);
     grad_ple_forward(g, l, g->dy, R);
     return LQ_OK;
 }
@@ -624,16 +642,21 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;
     if (l->scale) k_scale(d, *l->scale, n);
+    if (l->stream_out[0]) grad_streams_end_back(g, l, d, R);
     grad_ple_backward(g, l, d, R, out);
+    if (g->c->streams) grad_streams_correct_back(g, l, d, R);
     if (g->c->w.parallel)
         return grad_end(g, parallel_backward(g, l, layer, x, d, windows, out, err), err);
     if (!g->c->layer[layer].no_mlp) s = mlp_part_back(g, l, d, R, out, err);
     if (s) return s;
+    if (g->c->laurel) k_scale(d, (float)sqrt(0.5), n);
     if (g->c->layer[layer].mixer != MIX_NONE) {
         const float *dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);
         mixer_backward(g, l, layer, dy, windows, out, false);
-        norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
+        if (g->c->laurel) grad_laurel_back(g, l, g->dx, d, R);
+        norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, g->c->streams ? m->x1 : x, R);
         k_add(d, g->dx, n);
     }
+    if (g->c->streams) grad_streams_enter_back(g, l, x, d, R);
     return grad_end(g, LQ_OK, err);
 }

@@ -6,13 +6,16 @@
  * made is kept, which saves a quarter of the work and changes no bit. Attention is per window; the loss is
  * summed over rows, so gradients of chunks of windows add up.
  *
- * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
- * no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, norms of what R_O and R_DOWN read, latents for its keys and values, positions that an indexer chooses, K and V of an earlier
- * layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
- * or not, of SiLU, GELU, ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores, or SparseMixer's, and a shared
- * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
- * grad_covers says whether a model is of that kind.
+ * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary
+ * or no positions, heads in groups, clips of q, k and v, q/k norms before or after the rotation (of each head with
+ * one weight, or of all heads together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention
+ * gives, norms of what R_O and R_DOWN read, latents for its keys and values, positions that an indexer chooses, K and
+ * V of an earlier layer, in attention's place or beside it a gated delta rule, Kimi delta attention, Mamba, Mamba-2
+ * or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated or not, of SiLU, GELU,
+ * ReLU, its square, xIELU, clamped SwiGLU or SiLU within limits, experts with softmax or sigmoid scores, or
+ * SparseMixer's, and a shared MLP, or another, beside them, layers of one branch, of sizes of their own and with
+ * embeddings of their own, several residual streams and Laurel, gates of which the least are cut off: grad_covers
+ * says whether a model is of that kind.
  *
  * Experts are asked for one at a time (grad_experts), so that of a layer's experts one is in memory as f32. Which
  * of them a row is sent to has no gradient; their shares have.
@@ -103,6 +106,7 @@ typedef struct {
 } grad_experts;
 
 enum { GRAD_XIELU = R_XIELU_EPS - R_XIELU_P + 1 };
+enum { GRAD_STREAMS_MOST = 8 };
 /* NULL: the layer has none. */
 typedef struct {
     const float *W[GRAD_LINEARS], *bias[GRAD_LINEARS];
@@ -126,6 +130,9 @@ typedef struct {
     const float *router, *router_bias, *router_corr, *expert_scale, *shared_router;
     /* Of an indexer, where it is asked (grad_chooses): R_INDEX_Q, _K and _W, its norms and the bias of keys' */
     const float *index_q, *index_k, *index_w, *index_k_norm, *index_k_bias, *index_q_norm;
+    /* AltUp's small matrices, and Laurel's and its norm; of the last layer R_STREAM_OUT [hidden, hidden] of each */
+    const float *stream_norm, *stream_router, *stream_predict, *stream_correct, *stream_scale;
+    const float *laurel_left, *laurel_right, *laurel_norm, *stream_out[GRAD_STREAMS_MOST - 1];
     const float *ple_gate, *ple_out;     /* [ple_dim, hidden], [hidden, ple_dim] */
     const float *latent_in, *latent_out; /* [latent, hidden], [hidden, latent] */
     const grad_experts *experts;

@@ -90,6 +90,7 @@ lq_status grad_embed(grad_ctx *g, const model *m, float *x, const int32_t *ids, 
 {
     const arch_config *c = g->all;
     const int64_t D = c->hidden, len = g->len, P = ple_width(c);
+    const int64_t S = c->streams ? (c->streams - 1) * D : 0;
     lq_status s = LQ_OK;
     if (!more_than_embedding(c)) {
         model_embed(m, x, ids, windows * len);
@@ -101,6 +102,9 @@ lq_status grad_embed(grad_ctx *g, const model *m, float *x, const int32_t *ids, 
         s = fwd_embed(m, rows, ids + w * len, 1, len, MM_F32, &g->scratch, g->p, err);
         if (!s) memcpy(x + w * len * D, rows, (size_t)(len * D) * sizeof *x);
         if (!s && P) memcpy(g->ple + w * len * P, rows + len * D, (size_t)(len * P) * sizeof *x);
+        if (!s && S)
+            memcpy(g->streams.now + w * len * S, rows + len * (D + P),
+                   (size_t)(len * S) * sizeof *x);
         lq_arena_reset(&g->scratch, mark);
     }
     return s;
@@ -157,11 +161,16 @@ void grad_ple_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R)
     for (int64_t r = 0; r < R; r++)
         memcpy(m->pv + r * P, g->ple + r * ple_width(g->all) + g->layer * P,
                (size_t)P * sizeof *m->pv);
-    times(g, m->pg, x, l->ple_gate, R, P, D);
+    const float *in = g->c->streams ? g->streams.made : x;
+    if (g->c->streams) grad_streams_ple(g, l, g->streams.made, x, R);
+    times(g, m->pg, in, l->ple_gate, R, P, D);
     grad_mid(g, grad_act_of(g, false), g->dple, m->pg, m->pv, R, P);
     times(g, m->py, g->dple, l->ple_out, R, D, P);
     grad_norm_run(g, g->dx, m->py, &v, R, D);
-    k_add(x, g->dx, R * D);
+    if (g->c->streams)
+        grad_streams_join(g, g->dx, R);
+    else
+        k_add(x, g->dx, R * D);
 }
 
 void grad_ple_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out)
@@ -171,9 +180,18 @@ void grad_ple_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, co
     const grad_norm v = grad_norm_of(g, l, GRAD_PLE_POST_NORM);
     float *dgate = g->dple, *dmid = g->dple + R * P;
     if (!P) return;
-    memcpy(g->dx, d, (size_t)(R * D) * sizeof *d);
+    if (g->c->streams)
+        grad_streams_join_back(g, g->dx, R);
+    else
+        memcpy(g->dx, d, (size_t)(R * D) * sizeof *d);
     grad_norm_back(g, g->dx, out->norm[GRAD_PLE_POST_NORM], m->py, &v, R, D);
     times_back(g, dmid, g->dx, l->ple_out, R, D, P, false);
     grad_mid_back(g, grad_act_of(g, false), dgate, dmid, m->pg, m->pv, R, P);
-    times_back(g, d, dgate, l->ple_gate, R, P, D, true);
+    if (!g->c->streams) {
+        times_back(g, d, dgate, l->ple_gate, R, P, D, true);
+        return;
+    }
+    times_back(g, g->streams.made, dgate, l->ple_gate, R, P, D, false);
+    grad_streams_ple(g, l, g->dx, g->streams.made, R);
+    k_add(d, g->dx, R * D);
 }

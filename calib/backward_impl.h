@@ -1,7 +1,9 @@
-/* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c, which
- * has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads, backward_mla.c,
- * through latents, backward_index.c, through an indexer, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_select.c, through Mamba's, backward_moe.c, through experts, backward_ops.c and
- * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks. */
+/* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c,
+ * which has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads,
+ * backward_mla.c, through latents, backward_index.c, through an indexer, backward_streams.c, through several residual
+ * streams, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state,
+ * backward_select.c, through Mamba's, backward_moe.c, through experts, backward_ops.c and backward_norm.c, which
+ * these use, and backward_share.c, which shares their work among ranks. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
@@ -46,6 +48,9 @@ typedef struct {
         *midn; /* [R, heads * v_dim], [R, ffn]: what R_O and R_DOWN read, where that is normed; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
     float *gate, *up, *mid; /* [R, ffn] of a dense MLP */
+    /* [R, hidden] of several streams: the first as the layer works on it, and what comes of that; [R, laurel] and
+     * [R, hidden] of Laurel; [R, ffn] gates of which the least are cut off; else NULL */
+    float *x1, *x3, *laurel, *laurel_y, *cut;
     /* Of per-layer embeddings: [R, ple_dim] gate and their part, [R, hidden] what joins x. */
     float *pg, *pv, *py;
     float *he,
@@ -104,6 +109,13 @@ typedef struct {
     lq_arena scratch;
 } grad_index;
 
+/* Residual streams but for the first, [R, streams - 1, hidden]: see backward_streams.c. */
+typedef struct {
+    float *before; /* [layers] of them: before each layer */
+    float *now, *d, *made;
+    float *dfirst; /* [R, hidden] */
+} grad_streams;
+
 struct grad_ctx {
     const arch_config *all; /* of all layers: the largest sizes */
     const arch_config *c;   /* of the layer at work, */
@@ -130,6 +142,7 @@ struct grad_ctx {
     grad_mix_back mix;
     grad_moe moe;
     grad_index index;
+    grad_streams streams;
     float *ple;       /* [R, layers * ple_dim]: per-layer embeddings of all rows */
     float *dple;      /* [2][R, ple_dim] scratch */
     grad_lent *lent;  /* [layers] */
@@ -290,6 +303,29 @@ int64_t grad_select_floats(const arch_config *c, int64_t len);
 /* m->mix.t of what the convolution gave and the gate; and the gradients there, before the silu's slope, of that at t. */
 void grad_select_forward(grad_ctx *g, const grad_layer *l, int64_t windows);
 void grad_select_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
+
+/* ---- backward_streams.c ---- */
+int64_t grad_streams_floats(const arch_config *c, int64_t R);
+lq_status grad_open_streams(grad_ctx *g, int64_t R, lq_err *err);
+/* x, the first stream, and the others as the layer works on them; again: they are what they were before it. Back: d, and
+ * the others' gradients, to those of the layer's input x. */
+void grad_streams_enter(grad_ctx *g, const grad_layer *l, float *x, int64_t R, bool again);
+void grad_streams_enter_back(grad_ctx *g, const grad_layer *l, const float *x, float *d, int64_t R);
+/* What the layer made of x, to all streams; and d of the first after it to that of what the layer made. */
+void grad_streams_correct(grad_ctx *g, const grad_layer *l, float *x, int64_t R);
+void grad_streams_correct_back(grad_ctx *g, const grad_layer *l, float *d, int64_t R);
+/* What the layer's embeddings read of x; the others += y; d := the gradient at y. */
+void grad_streams_ple(grad_ctx *g, const grad_layer *l, float *y, const float *x, int64_t R);
+void grad_streams_join(grad_ctx *g, const float *y, int64_t R);
+void grad_streams_join_back(const grad_ctx *g, float *d, int64_t R);
+/* x, the first stream after the last layer, to the mean of all, and back. */
+void grad_streams_end(grad_ctx *g, const grad_layer *l, float *x, int64_t R);
+void grad_streams_end_back(grad_ctx *g, const grad_layer *l, float *d, int64_t R);
+/* x of h and of Laurel's part; dh += of the gradient d at their sum. */
+void grad_laurel(grad_ctx *g, const grad_layer *l, float *x, int64_t R);
+void grad_laurel_back(grad_ctx *g, const grad_layer *l, float *dh, const float *d, int64_t R);
+/* g->m->cut of the gates; or g->dgate, the gradient there, to that at the gates. */
+void grad_cut(grad_ctx *g, int64_t R, bool back);
 
 /* ---- backward_beside.c ---- */
 /* Buffers of R rows: floats; and bytes that grad_embed takes. */

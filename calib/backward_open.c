@@ -26,7 +26,8 @@ static bool other_mixer(const arch_config *c)
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
              m != MIX_CONV && m != MIX_BOTH && m != MIX_KDA && m != MIX_SELECT) ||
-            (c->layer[i].kv_back && c->w.mla) || (c->layer[i].no_mlp && c->w.parallel))
+            (c->layer[i].kv_back && c->w.mla) || (c->layer[i].sparse > 0 && !c->streams) ||
+            (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }
     return false;
@@ -68,12 +69,11 @@ bool grad_covers(const arch_config *c)
         (c->qkv_clip != 0 && w->qk_norm_late) || c->latent_scale != 1 ||
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = {
-        R_STREAM_IN,     R_LAUREL_LEFT,   R_INDEX_GATE,      R_EXPERTS_BIAS, R_O_A,
-        R_HEAD_NORM,     R_ATTN_JOIN,     R_EXPERT_OUT_NORM, R_EMBED_BY,     R_ROUTER_IN,
-        R_LATENT_NORM,   R_INDEX_IN_NORM, R_ATTN_NORM_DOWN,  R_PAIR_NORM,    R_KEY_STEP,
-        R_ATTN_JOIN_X_BY
-    };
+    static const arch_role other[] = { R_INDEX_GATE,    R_EXPERTS_BIAS,   R_O_A,
+                                       R_HEAD_NORM,     R_ATTN_JOIN,      R_EXPERT_OUT_NORM,
+                                       R_EMBED_BY,      R_ROUTER_IN,      R_LATENT_NORM,
+                                       R_INDEX_IN_NORM, R_ATTN_NORM_DOWN, R_PAIR_NORM,
+                                       R_KEY_STEP,      R_ATTN_JOIN_X_BY };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -111,7 +111,7 @@ static bool gated_output(const arch_config *c)
 }
 
 enum {
-    DENSE_PARTS = 22,
+    DENSE_PARTS = 27,
     MADE_PARTS = DENSE_PARTS + GRAD_MLA_PARTS + GRAD_MIX_PARTS + GRAD_MADE_PARTS
 };
 
@@ -143,6 +143,11 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
         { &m->g, gate },
         { &m->an, arch_name_of(c, R_O_NORM) ? A : 0 },
         { &m->midn, arch_name_of(c, R_DOWN_NORM) ? R * F : 0 },
+        { &m->x1, c->streams ? R * D : 0 },
+        { &m->x3, c->streams ? R * D : 0 },
+        { &m->laurel, R * c->laurel },
+        { &m->laurel_y, c->laurel ? R * D : 0 },
+        { &m->cut, c->streams ? R * F : 0 },
         { &m->o, more },
         { &m->y, more },
         { &m->pg, R * c->ple_dim },
@@ -276,6 +281,7 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     if (!s) s = grad_push(g, back, BACK_PARTS, err);
     if (!s) s = grad_open_angles(g, err);
     if (!s) s = grad_open_beside(g, R, err);
+    if (!s) s = grad_open_streams(g, R, err);
     if (!s) s = grad_open_index(g, windows, err);
     if (s)
         grad_close(g);
@@ -292,7 +298,7 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
     back_parts(back, &none, c, R, len, threads);
     return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
                     sum_parts(back, BACK_PARTS) + grad_angle_floats(c, len) +
-                    grad_beside_floats(c, R)) *
+                    grad_beside_floats(c, R) + grad_streams_floats(c, R)) *
                sizeof(float) +
            grad_embed_bytes(c, len, threads) + grad_index_bytes(c, R, len, keep, threads);
 }

@@ -72,6 +72,7 @@ size_t dense_bytes(const arch_config *c)
     int64_t sum = 0;
     for (int k = 0; k < GRAD_BUFFERS; k++)
         sum += buffer_floats(c, k);
+    if (c->streams) sum += (c->streams - 1) * c->hidden * c->hidden; /* dense_streams */
     return (size_t)sum * sizeof(float);
 }
 
@@ -163,19 +164,25 @@ static lq_status read_biases(const source_experts *o, lq_arena *a, lq_err *err)
 
 /* ---- a layer ---- */
 /* A small matrix of the layer that is not quantized; NULL: it has none. */
-static lq_status small_matrix(const float **out, const src_source *src, arch_role r, int64_t layer,
-                              lq_arena *a, pool *p, lq_err *err)
+static lq_status small_matrix_of(const float **out, const src_source *src, arch_role r,
+                                 int64_t layer, int64_t number, lq_arena *a, pool *p, lq_err *err)
 {
     qt_tensor w;
     *out = NULL;
-    lq_status s = src_matrix(src, r, layer, -1, &w, a, err);
+    lq_status s = src_matrix(src, r, layer, number, &w, a, err);
     if (s || !w.N) return s;
     float *W = lq_push(a, (size_t)(w.N * w.K) * sizeof *W);
     if (!W) return dense_layer_no_memory(err);
     dense_expand(W, &w, p);
-    src_matrix_done(src, r, layer, -1);
+    src_matrix_done(src, r, layer, number);
     *out = W;
     return LQ_OK;
+}
+
+static lq_status small_matrix(const float **out, const src_source *src, arch_role r, int64_t layer,
+                              lq_arena *a, pool *p, lq_err *err)
+{
+    return small_matrix_of(out, src, r, layer, -1, a, p, err);
 }
 
 static lq_status experts_of(grad_layer *l, float *const W[GRAD_BUFFERS], const src_source *src,
@@ -234,6 +241,27 @@ lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer,
     return s;
 }
 
+lq_status dense_streams(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a, pool *p,
+                        lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    const struct {
+        arch_role role;
+        const float **to;
+    } vectors[] = {
+        { R_STREAM_NORM, &l->stream_norm },       { R_STREAM_ROUTER, &l->stream_router },
+        { R_STREAM_PREDICT, &l->stream_predict }, { R_STREAM_CORRECT, &l->stream_correct },
+        { R_STREAM_SCALE, &l->stream_scale },     { R_LAUREL_NORM, &l->laurel_norm }
+    };
+    lq_status s = small_matrix(&l->laurel_left, src, R_LAUREL_LEFT, layer, a, p, err);
+    if (!s) s = small_matrix(&l->laurel_right, src, R_LAUREL_RIGHT, layer, a, p, err);
+    for (size_t i = 0; i < LQ_COUNT(vectors) && !s; i++)
+        s = src_vector(src, vectors[i].role, layer, -1, false, vectors[i].to, a, err);
+    for (int64_t i = 0; i + 1 < c->streams && layer == c->layers - 1 && !s; i++)
+        s = small_matrix_of(&l->stream_out[i], src, R_STREAM_OUT, -1, i, a, p, err);
+    return s;
+}
+
 lq_status dense_index_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
                               lq_err *err)
 {
@@ -289,6 +317,7 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_sou
         if (!s) s = small_matrix(&l->mix_gate_down, src, R_MIX_GATE_DOWN, layer, a, p, err);
         if (!s) s = small_matrix(&l->mix_gate_up, src, R_MIX_GATE_UP, layer, a, p, err);
     }
+    if (!s && src_config(src)->streams) s = dense_streams(l, src, layer, a, p, err);
     if (!s && grad_chooses(src_config(src), len)) s = indexer_of(l, src, layer, a, p, err);
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }

@@ -28,6 +28,9 @@ lq_status dense_index_vectors(grad_layer *l, const src_source *src, int64_t laye
 /* Of a layer with a state the vectors that no quantizer changes. Errors: as src_vector. */
 lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
                             lq_err *err);
+/* What a layer has of several residual streams and of Laurel. Errors: as src_matrix. */
+lq_status dense_streams(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a, pool *p,
+                        lq_err *err);
 /* The head: `w` if it is given, else the source's; W is cut from `a`. */
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,
                      lq_err *err);

@@ -198,6 +198,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     if (!s)
         s = tune_params_vector(t, &q->beside.gate_bias, &len, R_GATE_BIAS, layer, false, n, err);
     if (!s && arch_mixer_has_state(t->c->layer[layer].mixer)) s = load_state(t, layer, n, err);
+    if (!s && t->c->streams) s = dense_streams(&q->beside, t->src, layer, &t->arena, t->p, err);
     if (!s && grad_chooses(t->c, t->len)) s = load_indexer(t, layer, n, err);
     if (!s && moe) s = load_experts(t, layer, n, err);
     qz_state_drop(t->state, layer);

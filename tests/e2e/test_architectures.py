@@ -84,6 +84,8 @@ def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folde
         linears = {n for n in linears if not re.search(r"experts\.[4-7]\.|resampler", n)}
     exact, far, q = logits(llmq, folder, ARCH / folder, tmp_path / "a"), [], tmp_path / "q.llmq"
     calibrated = ["gptq", "awq", "auto"][pick(folder) % 3]
+    if folder == "gemma3n":  # auto rounds by another loss than the one below, of what goes to several streams far from it
+        calibrated = "gptq"
     more = ["--tune", "2"] if calibrated == "auto" else []
     if folder == "gemma":  # 160 inputs, which the default cuts into groups of 32: there is less to win there
         more += ["--override", r".*down_proj.*=u4-g80-asym"]

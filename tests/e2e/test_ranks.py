@@ -36,6 +36,7 @@ SPARSE = [("experts apart", "mixtral-moe", ["gptq"]), ("folding for experts", "m
           ("experts in one tensor, biases", "gpt-oss-sinks", ["awq", "--group-size", "16"]),
           ("experts within a limit", "qwen2-moe-shared", ["gptq", "--memory-limit", "least"]),
           ("experts that are trained", "dots1", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
+          ("several residual streams", "gemma3n", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
           ("states of Mamba that are trained", "jamba", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
           ("positions that an indexer chooses", "glm-moe-dsa", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
           ("values that are not as wide as keys", "mimo-v2-flash", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),

@@ -2,7 +2,7 @@
 
 usage: make_whole.py OUT.safetensors     (in the repository's folder)
 
-Of tests/golden/arch/NAME on ids (37 i + 11) % vocab, i < 26, in two windows, with loss = sum(r * what the last layer gives):
+Of tests/golden/arch/NAME on ids (37 i + 11) % vocab, i < 26, in two windows, with loss = sum(r * what the last norm reads):
 NAME.LAYER.PART [2], of each matrix that is trained and of each norm with weights: sum(grad * dir) and sum(|grad * dir|).
 r and each dir are noise() from the seeds 3 and 99.
 """
@@ -13,7 +13,7 @@ import transformers as tf
 from make_backward import LEN, WINDOWS, noise
 from safetensors.torch import save_file
 
-NAMES = ["gemma4-ple", "gemma4-moe"]
+NAMES = ["gemma4-ple", "gemma4-moe", "gemma3n"]
 PARTS = {
     "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
     "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "attn_norm": "input_layernorm",
@@ -31,7 +31,7 @@ def gradients(name):
     ids = torch.tensor([(37 * i + 11) % model.config.vocab_size for i in range(n)]).view(WINDOWS, LEN)
     r = noise(n * model.config.hidden_size, 3).double().view(WINDOWS, LEN, -1)
     kept = []
-    model.model.layers[-1].register_forward_hook(lambda _, args, y: kept.append(y[0] if isinstance(y, tuple) else y))
+    model.model.norm.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
     model(input_ids=ids, use_cache=False)
     (kept[0] * r).sum().backward()
     for i, layer in enumerate(model.model.layers):
