@@ -339,7 +339,7 @@ def test_what_autos_passes_back_take_of_ranks_is_counted(llmq, model, tmp_path):
     assert two["received_bytes"] == 6 * (4 * tokens * (outputs + inputs + 2 * q + 2 * kv) + 66 * LAYER * (1 + 4 / 128)) // 2
     assert 1 > two["efficiency"] > 0.9 > three["efficiency"]
     assert one["multiply_adds"] > two["multiply_adds"] > three["multiply_adds"]
-    assert "auto_adds" not in plan(llmq, ROOT / "tests/golden/arch/mamba", "--ranks", "2")["quantize_ranks"][1]
+    assert "auto_adds" not in plan(llmq, ROOT / "tests/golden/arch/recurrent-gemma", "--ranks", "2")["quantize_ranks"][1]
 
 
 def test_of_a_factor_that_ranks_share_each_receives_its_columns_and_its_rows(llmq, model, tmp_path):
