@@ -123,10 +123,10 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     const int64_t width = pair ? 2 * c->hidden : c->hidden;
     pool_stage(r->p, STAGE_QKV);
     if (lin[R_QKV].present) {
-        fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
+        fwd_tap_rows(r, R_QKV, in, width, width);
         mm_out all = fwd_out(&lin[R_QKV], r->qkv, fwd_qkv_width(c), false);
-        r->ops->products(r, &all, 1, r->h, c->hidden, r->R);
-        r->ops->adapt(r, (const arch_role[]){ R_QKV }, &all, 1, r->h, c->hidden);
+        r->ops->products(r, &all, 1, in, width, r->R);
+        r->ops->adapt(r, (const arch_role[]){ R_QKV }, &all, 1, in, width);
         return;
     }
     const struct {

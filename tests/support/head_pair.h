@@ -47,8 +47,8 @@ static bool pair_open(pair *r, const char *folder, const char *draft, const char
     } else {
         if (!s) s = src_mtp(&r->head_src, r->src, &err);
         if (!s) s = model_load_mtp(&r->head, &r->m, r->head_src, r->p, &err);
-        if (!s && device) s = model_join_device(&r->head, &r->m, &err);
     }
+    if (!s && device) s = model_join_device(&r->head, &r->m, &err);
     if (!s) s = pass(r, 0, &r->m, &err);
     if (!s) s = pass(r, 1, &r->head, &err);
     CHECK(!s, "%s: %s", folder, err.msg);
