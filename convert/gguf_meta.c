@@ -43,13 +43,18 @@ void gguf_pair_str(gguf_pairs *p, const char *name, const char *v)
     gguf_put_str(&p->b, v, strlen(v));
 }
 
-static void pair_float(gguf_pairs *p, const char *name, double v)
+static void put_f32(gguf_pairs *p, double v)
 {
     const float f = (float)v;
     uint32_t bits;
     memcpy(&bits, &f, 4);
-    gguf_pair_key(p, name, GGUF_F32);
     gguf_put_le(&p->b, bits, 4);
+}
+
+static void pair_float(gguf_pairs *p, const char *name, double v)
+{
+    gguf_pair_key(p, name, GGUF_F32);
+    put_f32(p, v);
 }
 
 void gguf_pair_bool(gguf_pairs *p, const char *name, bool v)
@@ -232,6 +237,24 @@ static void put_indexers(gguf_pairs *p, const char *key, const arch_config *c)
         gguf_put_le(&p->b, !c->layer[i].index_shared, 1);
 }
 
+static double limit_at(const arch_config *c, int64_t i, const gguf_own *o)
+{
+    double v;
+    memcpy(&v, (const char *)&c->layer[i] + o->at, sizeof v);
+    return v;
+}
+
+static void put_limits(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
+{
+    bool any = false;
+    for (int64_t i = 0; i < c->layers; i++)
+        any = any || limit_at(c, i, o) > 0;
+    if (!any) return;
+    gguf_pair_array(p, key, GGUF_F32, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        put_f32(p, limit_at(c, i, o));
+}
+
 /* Is it a number that the config has, if not in a field? */
 static bool is_counted(gguf_own_kind k)
 {
@@ -290,6 +313,9 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         return;
     case OWN_INDEXERS:
         put_indexers(p, key, c);
+        return;
+    case OWN_LIMITS:
+        put_limits(p, key, o, c);
         return;
     case OWN_TYPES:
     case OWN_RATIO:
@@ -429,7 +455,7 @@ static void put_by_layer(gguf_pairs *p, const gguf_arch *a, const arch_config *c
     put_each(p, k, c, list_width_at);
     const int64_t local = layer_of(c, ROPE_LOCAL), rest = layer_of(c, ROPE_MAIN);
     snprintf(k, sizeof k, "%s.rope.dimension_count", a->gguf);
-    gguf_pair_int(p, k, arch_at(c, rest)->rope_dims);
+    gguf_pair_int(p, k, a->half_turns ? c->head_dim : arch_at(c, rest)->rope_dims);
     if (local < 0) return;
     snprintf(k, sizeof k, "%s.rope.freq_base_swa", a->gguf);
     pair_float(p, k, c->rope[ROPE_LOCAL].theta);
@@ -726,7 +752,7 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
 {
     const arch_config *c = src_config(src);
     const arch_rope_kind kind = c->rope[ROPE_MAIN].kind;
-    const int64_t pairs = c->rope_dims / 2, n = src_n_tensors(src);
+    const int64_t pairs = gguf_rope_pairs(c), n = src_n_tensors(src);
     const int lists = gguf_rope_lists(kind);
     char(*names)[64] = lq_push(arena, 2 * (size_t)n * sizeof *names);
     gguf_tensor *t = lq_push(arena, (2 * (size_t)n + 2) * sizeof *t);
@@ -816,6 +842,10 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
             "first_k_dense_replace: llama.cpp's '%s' runs experts, some of them shared, in "
             "each layer, heads that turn whole, and an output head of its own",
             a->gguf);
+    if (a->half_turns && c->rope[ROPE_MAIN].kind == ROPE_LONG)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "rope_type: llama.cpp's '%s' runs Llama 3's scaling, found longrope",
+                       a->gguf);
     if (c->w.head_rows_1)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "lm_head: Baichuan 2 uses its rows with length 1, which llama.cpp does not");
@@ -867,40 +897,6 @@ lq_status gguf_can_say(const src_source *src, lq_err *err)
     src_close(form);
     free(p.b.p);
     return s;
-}
-
-int gguf_rope_lists(arch_rope_kind kind)
-{
-    return kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3 || kind == ROPE_PROPORTIONAL;
-}
-
-const char *gguf_rope_name(arch_rope_kind kind, int list)
-{
-    return kind != ROPE_LONG ? GGUF_ROPE_FREQS : list ? GGUF_ROPE_LONG : GGUF_ROPE_SHORT;
-}
-
-lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err)
-{
-    const arch_rope *r = &c->rope[ROPE_MAIN];
-    const int64_t n = c->rope_dims / 2;
-    *out = NULL;
-    if (!gguf_rope_lists(r->kind)) return LQ_OK;
-    *out = lq_push(a, 2 * (size_t)n * sizeof **out);
-    if (!*out) return lq_fail(err, LQ_ENOMEM, "factors of frequencies: out of memory");
-    for (int64_t i = 0; r->kind == ROPE_LONG && i < 2 * n; i++)
-        (*out)[i] = (float)r->factors[i];
-    for (int64_t i = 0; r->kind == ROPE_PROPORTIONAL && i < n; i++) /* 1e30: it does not turn */
-        (*out)[i] = i < (int64_t)(r->partial * (double)n) ? 1 : 1e30f;
-    for (int64_t i = 0; r->kind == ROPE_LLAMA3 && i < n; i++) {
-        const double original = (double)r->original_max;
-        const double wave = 2 * 3.14159265358979323846 * pow(r->theta, (double)i / (double)n);
-        const double smooth = (original / wave - r->low_freq) / (r->high_freq - r->low_freq);
-        double f = 1 / ((1 - smooth) / r->factor + smooth);
-        if (wave < original / r->high_freq) f = 1;
-        if (wave > original / r->low_freq) f = r->factor;
-        (*out)[i] = (float)f;
-    }
-    return LQ_OK;
 }
 
 /* ---- what its makers say of it ---- */

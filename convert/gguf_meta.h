@@ -30,7 +30,9 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
 lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without pairs */
 /* Has the source an MTP head that goes along? */
 bool gguf_has_head(const src_source *src, const gguf_arch *a);
-/* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling and of proportional
+/* Pairs of dims that a list of factors is for: of the layer that turns most, in one that turns fewer the first of them. */
+int64_t gguf_rope_pairs(const arch_config *c);
+/* Factors of the frequencies, in the arena: one for each pair of Llama 3's scaling and of proportional
  * angles, twice as many of longrope (short, then long); NULL: none. And how many tensors that is, and
  * their names. */
 int gguf_rope_lists(arch_rope_kind kind);

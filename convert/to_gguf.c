@@ -262,7 +262,7 @@ static void list_dense(conv *c)
 static lq_status list_tensors(conv *c, lq_err *err)
 {
     const arch_config *a = c->config;
-    const int64_t pairs = a->rope_dims / 2, n = src_n_tensors(c->src);
+    const int64_t pairs = gguf_rope_pairs(a), n = src_n_tensors(c->src);
     const arch_rope_kind kind = a->rope[ROPE_MAIN].kind;
     c->e = calloc(2 * (size_t)n + 2 + LQ_COUNT(c->dense), sizeof *c->e);
     if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
@@ -785,7 +785,7 @@ static void set_file_type(conv *c)
 
 static lq_status put_factors(conv *c, lq_err *err)
 {
-    const int64_t pairs = c->config->rope_dims / 2;
+    const int64_t pairs = gguf_rope_pairs(c->config);
     lq_arena a = { 0 };
     float *factors;
     lq_status s = gguf_rope_factors(&factors, c->config, &a, err);

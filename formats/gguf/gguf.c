@@ -399,7 +399,7 @@ bool gguf_is_numbers(const gguf_kv *kv)
     return is_int(kv->type) || kv->type == GGUF_F32 || kv->type == GGUF_F64;
 }
 
-static double number_at(const gguf_kv *kv, uint64_t i)
+double gguf_real_at(const gguf_kv *kv, uint64_t i)
 {
     float x;
     double v;
@@ -425,7 +425,7 @@ bool gguf_float(const gguf_file *f, const char *key, double *v)
 {
     const gguf_kv *kv = gguf_get(f, key);
     if (!kv || !gguf_is_one(kv)) return false;
-    *v = number_at(kv, 0);
+    *v = gguf_real_at(kv, 0);
     return true;
 }
 
@@ -433,7 +433,7 @@ bool gguf_int(const gguf_file *f, const char *key, int64_t *v)
 {
     const gguf_kv *kv = gguf_get(f, key);
     if (!kv || !gguf_is_one(kv)) return false;
-    const double d = number_at(kv, 0);
+    const double d = gguf_real_at(kv, 0);
     if (!is_int(kv->type) && !(fabs(d) <= 9007199254740992.0 && d == floor(d))) return false;
     *v = is_int(kv->type) ? gguf_int_at(kv, 0) : (int64_t)d;
     return true;

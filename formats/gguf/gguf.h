@@ -114,5 +114,6 @@ typedef struct {
 gguf_text gguf_next(const uint8_t **at);
 /* Element i of an array of integers (any width) as int64. */
 int64_t gguf_int_at(const gguf_kv *kv, uint64_t i);
+double gguf_real_at(const gguf_kv *kv, uint64_t i); /* of any numbers (gguf_is_numbers) */
 
 #endif

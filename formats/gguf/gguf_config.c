@@ -155,7 +155,8 @@ static lq_status put_list(config *c, cJSON *to, const char *key, const char *fro
         return lq_fail(err, LQ_EFORMAT, "%s: expected F32 factors, found %s", from,
                        t ? "another type" : "none");
     cJSON *list = cJSON_AddArrayToObject(to, key);
-    for (int64_t i = 0; i < t->shape[t->n_dims - 1]; i++)
+    const int64_t n = t->shape[t->n_dims - 1] / (c->row->half_turns ? 2 : 1);
+    for (int64_t i = 0; i < n; i++)
         c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber(float_at(t, i)));
     return LQ_OK;
 }
@@ -179,33 +180,51 @@ static lq_status put_factors(config *c, lq_err *err)
     return s ? s : put_list(c, r, "long_factor", GGUF_ROPE_FREQS, err);
 }
 
+enum { LOW_FREQ = 1 };
+
+/* Llama 3's formula backwards, by a factor between 1 and the last: the length that it was trained with, which Step 3.5's
+ * files do not say. */
+static int64_t original_of(const gguf_tensor *t, int64_t n, double theta, double factor, int high)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const double f = float_at(t, i),
+                     wave = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)n);
+        if (f > 1 && f < factor)
+            return (int64_t)round(
+                wave * (LOW_FREQ + (1 / f - 1 / factor) / (1 - 1 / factor) * (high - LOW_FREQ)));
+    }
+    return 8192;
+}
+
 /* Frequencies stored one by one: those of Llama 3's formula, or any. */
 static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
 {
-    enum { LOW = 1, HIGH = 4 };
-    /* of Llama 3 itself, where the file is silent */
-    const int64_t original = int_at(c, "rope.scaling.original_context_length", 8192);
+    const int high = c->row->half_turns ? 32 : 4; /* Step 3.5's, Llama 3's */
     double theta = 10000, factor = 1;
     char k[128];
     gguf_float(c->f, number_key(k, c, "rope.freq_base"), &theta);
-    const int64_t n = t->shape[t->n_dims - 1];
+    const int64_t n = t->shape[t->n_dims - 1] / (c->row->half_turns ? 2 : 1);
     bool same = is_floats(t);
     for (int64_t i = 0; i < n && same; i++)
         factor = float_at(t, i) > factor ? float_at(t, i) : factor;
+    /* of Llama 3 itself, where the file is silent */
+    const int64_t known =
+                      same && c->row->half_turns ? original_of(t, n, theta, factor, high) : 8192,
+                  original = int_at(c, "rope.scaling.original_context_length", known);
     for (int64_t i = 0; i < n && same; i++) {
         const double wave = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)n);
-        const double smooth = ((double)original / wave - LOW) / (HIGH - LOW);
+        const double smooth = ((double)original / wave - LOW_FREQ) / (high - LOW_FREQ);
         double want = 1 / ((1 - smooth) / factor + smooth);
-        if (wave < (double)original / HIGH) want = 1;
-        if (wave > (double)original / LOW) want = factor;
+        if (wave < (double)original / high) want = 1;
+        if (wave > (double)original / LOW_FREQ) want = factor;
         same = fabs(float_at(t, i) - want) <= 1e-3 * want;
     }
     if (!same) return put_factors(c, err);
     cJSON *r = scaling_of(c);
     put_text(c, r, "rope_type", "llama3");
     put_number(c, r, "factor", factor);
-    put_number(c, r, "low_freq_factor", LOW);
-    put_number(c, r, "high_freq_factor", HIGH);
+    put_number(c, r, "low_freq_factor", LOW_FREQ);
+    put_number(c, r, "high_freq_factor", high);
     put_number(c, r, "original_max_position_embeddings", (double)original);
     return LQ_OK;
 }
@@ -327,6 +346,23 @@ static void put_rotating(config *c, const gguf_own *o)
                              list, cJSON_CreateNumber(gguf_int_at(kv, i) ? shortest(theta) : 0));
 }
 
+/* A number for each layer, or one for all. */
+static void put_reals(config *c, const gguf_own *o)
+{
+    char k[128];
+    double v = 0;
+    const int64_t layers = int_at(c, "block_count", 0);
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, o->gguf));
+    if (!kv || !gguf_is_numbers(kv) || layers < 1 || layers > MAX_LAYERS) return;
+    if (!kv->array) gguf_float(c->f, k, &v);
+    cJSON *list = cJSON_AddArrayToObject(c->j, o->key);
+    const uint64_t n = kv->array ? kv->n : (uint64_t)layers;
+    for (uint64_t i = 0; i < n; i++)
+        c->ok =
+            c->ok && cJSON_AddItemToArray(
+                         list, cJSON_CreateNumber(shortest(kv->array ? gguf_real_at(kv, i) : v)));
+}
+
 static bool has(const config *c, const char *tensor)
 {
     const bool one = strcmp(tensor, "blk.0.attn_q.bias") == 0; /* q, k and v may be */
@@ -392,6 +428,9 @@ static void put_one(config *c, const gguf_own *o)
         return;
     case OWN_ROTATES:
         put_rotating(c, o);
+        return;
+    case OWN_LIMITS:
+        put_reals(c, o);
         return;
     case OWN_RATIO: {
         const int64_t by = int_at(c, "embedding_length", 0),

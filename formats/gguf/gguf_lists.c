@@ -92,6 +92,7 @@ static void put_types(lists *c)
 /* What j has of the rotation is that of the layers that see everything. */
 static void put_rotations(lists *c)
 {
+    const bool half = c->row->half_turns;
     const double dim = (double)number_at(c, "attention.key_length", 0);
     const double all = (double)number_at(c, "rope.dimension_count", 0);
     const double local = (double)number_at(c, "rope.dimension_count_swa", 0);
@@ -103,19 +104,16 @@ static void put_rotations(lists *c)
     cJSON *both = object(c, c->j, "rope_parameters");
     c->ok = c->ok && cJSON_AddItemToObject(both, "full_attention", full);
     put(c, full, "rope_theta", real(c, "rope.freq_base", 1e4));
-    put(c, full, "partial_rotary_factor", dim > 0 && all > 0 ? all / dim : 1);
+    put(c, full, "partial_rotary_factor", half ? 0.5 : dim > 0 && all > 0 ? all / dim : 1);
     cJSON *sliding = object(c, both, "sliding_attention");
     c->ok = c->ok && sliding && cJSON_AddStringToObject(sliding, "rope_type", "default");
     put(c, sliding, "rope_theta", real(c, "rope.freq_base_swa", real(c, "rope.freq_base", 1e4)));
     put(c, sliding, "partial_rotary_factor", dim > 0 && local > 0 ? local / dim : 1);
 }
 
-static void put_laguna(lists *c)
+static void put_heads(lists *c)
 {
     const int64_t dense = number_at(c, "leading_dense_block_count", 0);
-    const gguf_tensor *gate = gguf_find(c->f, "blk.0.attn_gate.weight");
-    const int64_t heads = number_at(c, "attention.head_count", 0);
-    const bool each = !gate || gate->shape[0] == heads;
     cJSON *list = cJSON_AddArrayToObject(c->j, "num_attention_heads_per_layer");
     cJSON *types = cJSON_AddArrayToObject(c->j, "mlp_layer_types");
     for (int64_t i = 0; i < c->layers && c->ok; i++) {
@@ -123,6 +121,14 @@ static void put_laguna(lists *c)
         c->ok = cJSON_AddItemToArray(list, cJSON_CreateNumber(n)) &&
                 cJSON_AddItemToArray(types, cJSON_CreateString(i < dense ? "dense" : "sparse"));
     }
+}
+
+static void put_laguna(lists *c)
+{
+    const gguf_tensor *gate = gguf_find(c->f, "blk.0.attn_gate.weight");
+    const int64_t heads = number_at(c, "attention.head_count", 0);
+    const bool each = !gate || gate->shape[0] == heads;
+    put_heads(c);
     c->ok = c->ok && cJSON_AddStringToObject(c->j, "gating", each ? "per-head" : "per-element");
     put_types(c);
     put_rotations(c);
@@ -131,13 +137,15 @@ static void put_laguna(lists *c)
 lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err *err)
 {
     lists c = { .f = f, .row = row, .j = j, .ok = true };
-    c.layers = number_at(&c, "block_count", 0);
+    c.layers = number_at(&c, "block_count", 0) - number_at(&c, "nextn_predict_layers", 0);
     if (c.layers < 1 || c.layers > MAX_LAYERS)
         return lq_fail(err, LQ_EFORMAT,
                        "%s.block_count: expected a number of layers, found %" PRId64, row->gguf,
                        c.layers);
     if (strcmp(row->gguf, "deci") == 0)
         put_blocks(&c);
+    else if (row->half_turns)
+        put_heads(&c), put_rotations(&c);
     else
         put_laguna(&c);
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");

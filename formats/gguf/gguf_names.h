@@ -22,6 +22,7 @@ typedef struct {
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
     bool lists;       /* heads and widths may be lists: gguf_lists.h */
+    bool half_turns;  /* of a head that sees everything half rotates, whatever the file says */
     bool tied;        /* llama.cpp runs it without an output head of its own */
     bool
         kv_apart; /* MLA's keys and values are two tensors, and llama.cpp attends to what both read */
@@ -66,7 +67,8 @@ typedef enum {
     OWN_HAS,      /* true where there is a tensor of this name, else false */
     OWN_INDEXERS, /* of each layer: has it an indexer? */
     OWN_ROTATES,  /* of each layer: does it rotate? Where all do, no key */
-    OWN_RATIO     /* the number is a multiple of hidden; read alone */
+    OWN_LIMITS, /* of each layer a real, 0: none; `at` is of arch_layer. Where all are 0, no key */
+    OWN_RATIO   /* the number is a multiple of hidden; read alone */
 } gguf_own_kind;
 typedef struct {
     const char *hf;         /* architecture */
