@@ -269,10 +269,14 @@ bool api_store_dir_swap(int dir, const char *id, const lq_buf *was, const lq_buf
     const int held = lock(dir);
     lq_buf now = { 0 }, its = { 0 }, events = { 0 };
     api_store_log log = API_NO_LOG;
-    const bool ok = held >= 0 && get(dir, id, &now, &its, &events, &log) && now.n == was->n &&
-                    memcmp(now.p, was->p, now.n) == 0 &&
-                    write_one(dir, id, response, items ? items : &its, &events,
-                              log == API_NO_LOG ? log : API_LOG_ENDED);
+    bool ok = held >= 0 && get(dir, id, &now, &its, &events, &log) && now.n == was->n &&
+              memcmp(now.p, was->p, now.n) == 0;
+    if (!items) items = &its;
+    /* Without its log, where there is no room for both. */
+    const bool logs =
+        log != API_NO_LOG && response->n + items->n + events.n <= (size_t)API_STORE_BYTES;
+    ok = ok && write_one(dir, id, response, items, logs ? &events : NULL,
+                         logs ? API_LOG_ENDED : API_NO_LOG);
     lq_buf_free(&now);
     lq_buf_free(&its);
     lq_buf_free(&events);

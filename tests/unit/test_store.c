@@ -47,15 +47,12 @@ static bool holds(api_store *s, const char *response, const char *items)
     return ok;
 }
 
-/* Each test in memory, and with a folder that is open twice. */
-static void with_stores(void (*test)(api_store *one, api_store *other))
+/* With a folder that is open twice. */
+static void with_folder(void (*test)(api_store *one, api_store *other))
 {
     char dir[TEMP_DIR];
     api_store *s[2];
     lq_err err;
-    CHECK(!api_store_open(&s[0], 4, NULL, &err), "%s", err.msg);
-    test(s[0], s[0]);
-    api_store_close(s[0]);
     temp_dir_make(dir);
     for (int i = 0; i < 2; i++)
         CHECK(!api_store_open(&s[i], 4, dir, &err), "%s", err.msg);
@@ -63,6 +60,16 @@ static void with_stores(void (*test)(api_store *one, api_store *other))
     for (int i = 0; i < 2; i++)
         api_store_close(s[i]);
     temp_dir_remove(dir);
+}
+
+static void with_stores(void (*test)(api_store *one, api_store *other))
+{
+    api_store *s;
+    lq_err err;
+    CHECK(!api_store_open(&s, 4, NULL, &err), "%s", err.msg);
+    test(s, s);
+    api_store_close(s);
+    with_folder(test);
 }
 
 static void swaps(api_store *one, api_store *other)
@@ -169,11 +176,33 @@ TEST(a_log_is_within_the_bounds)
     lq_buf_free(&b);
 }
 
+/* In a folder the log alone goes: how the response ended is told. */
+static void ends_with_a_full_log(api_store *one, api_store *other)
+{
+    static char big[1 << 20];
+    char longer[1000] = "";
+    lq_buf a = text("a"), b = text("[]"), events = text("1");
+    memset(longer, 'y', sizeof longer - 1);
+    memset(big, 'x', sizeof big);
+    api_store_put(one, id, &a, &b, &events);
+    for (size_t n = sizeof big; n; n /= 2)
+        while (api_store_add(one, id, big, n))
+            ;
+    CHECK(swap(other, "a", longer, NULL) && holds(one, longer, "[]"), "it is not kept");
+    CHECK(reads(one, 0, 9, "", API_NO_LOG), "its log is still there");
+    lq_buf_free(&a);
+    lq_buf_free(&b);
+    lq_buf_free(&events);
+}
+
+TEST(a_response_ends_where_its_log_is_full) { with_folder(ends_with_a_full_log); }
+
 int main(int argc, char **argv)
 {
     RUN(what_is_kept_changes_where_it_is_what_was_expected);
     RUN(one_alone_ends_a_response);
     RUN(a_log_grows_until_its_response_ends);
     RUN(a_log_is_within_the_bounds);
+    RUN(a_response_ends_where_its_log_is_full);
     return check_end();
 }
