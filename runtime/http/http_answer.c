@@ -104,7 +104,8 @@ static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
     for (int i = 0; i < count; i++)
         n += v[i].n;
     pthread_mutex_lock(&r->mu);
-    bool over = r->out.n - r->out_off + n > r->s->o.max_backlog;
+    const size_t have = r->out.n - r->out_off;
+    bool over = have && have + n > r->s->o.max_backlog; /* as http_stream_room */
     bool ok = whole && !r->dead && !r->ended && !over;
     if (ok) {
         if (r->out_off > r->out.n / 2) { /* drop what was read */

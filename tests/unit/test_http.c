@@ -409,6 +409,24 @@ TEST(a_slow_reader_is_cut)
     http_close(server);
 }
 
+TEST(an_event_larger_than_the_backlog_arrives)
+{
+    start((http_opts){ .max_backlog = 10 });
+    int fd = call();
+    say(fd, "GET /stream HTTP/1.1\r\n" END);
+    CHECK(wait_for(&the_app.kept, 1), "no request");
+    http_req *r = atomic_load(&the_app.held);
+    CHECK(http_stream_room(r) == SIZE_MAX, "something waits");
+    CHECK(http_stream_event(r, NULL, "more than ten bytes", 19), "refused");
+    http_stream_end(r);
+    http_release(r);
+    const char *a = hear(fd, NULL);
+    CHECK(strstr(a, "data: more than ten bytes\n\n"), "%s", a);
+    close(fd);
+    CHECK(wait_for(&the_app.destroyed, 1), "the exchange was not freed");
+    http_close(server);
+}
+
 TEST(trickling_requests_are_cut)
 {
     static const struct {
@@ -522,6 +540,7 @@ int main(int argc, char **argv)
     RUN(a_stream_goes_to_a_caller_without_a_connection);
     RUN(a_client_that_leaves_before_it_is_kept_is_noticed);
     RUN(a_slow_reader_is_cut);
+    RUN(an_event_larger_than_the_backlog_arrives);
     RUN(trickling_requests_are_cut);
     RUN(closing_wakes_who_sleeps);
     RUN(a_port_in_use_is_one_clear_error);
