@@ -136,7 +136,9 @@ static bool feed(api *a, follower *f)
         const size_t n = send_piece(f, &b);
         f->at += n;
         more = more && n > 0;
-        if (n == b.n && !more && log != API_LOG_OPEN) over = send_end(a, f);
+        /* Half an event is the last word of a server that was killed. */
+        const bool all = n == b.n || !memmem(b.p + n, b.n - n, "\n\n", 2);
+        if (all && !more && log != API_LOG_OPEN) over = send_end(a, f);
     }
     lq_buf_free(&b);
     return over || atomic_load(&f->gone);

@@ -603,6 +603,18 @@ def test_kept_responses(keeping):
     check_error(keeping.get(f"{PATH}/{lost['id']}"), 404, code="response_not_found")
 
 
+def test_the_log_of_a_server_that_was_killed_ends(llmq, tmp_path):
+    """In half an event: another server tells what comes before it, and how the response was ended."""
+    kept = tmp_path / "kept"
+    response, events = b'{"status":"in_progress","background":true}', b'data: {"n":0}\n\ndata: {"n"'
+    with Server(llmq, TINY, "--response-store", 3, "--response-store-dir", kept, log=tmp_path / "log") as s:
+        s.wait_ready()
+        (kept / "resp_a").write_bytes(b"%d 2 +\n%s[]%s" % (len(response), response, events))
+        assert s.post_json(f"{PATH}/resp_a/cancel", {})["status"] == "cancelled"
+        told = s.get(f"{PATH}/resp_a?stream=true").read().split(b"\n\n")
+    assert told[0] == b'data: {"n":0}' and told[1].startswith(b"event: response.cancelled\n") and told[2:] == [b""]
+
+
 def test_a_folder_of_responses(llmq, tmp_path):
     """It is there after a restart, and what in it is damaged or none of ours counts as missing."""
     kept = tmp_path / "kept"
