@@ -63,7 +63,10 @@ static lq_status zamba_words(cJSON *j, lq_err *err)
 {
     const cJSON *said = js_get(j, kinds);
     int64_t hidden = 0, heads = 0, dim;
-    if (!said) said = js_get(j, "layer_types");
+    const cJSON *again = js_get(j, "layer_types");
+    if (said && again && !cJSON_Compare(said, again, true))
+        return lq_fail(err, LQ_EVALUE, "layer_types: expected what %s says", kinds);
+    if (!said) said = again;
     if (!cJSON_IsArray(said) || !said->child)
         return lq_fail(err, LQ_EVALUE, "%s: expected what each layer is, found nothing", kinds);
     cJSON *all = split_kinds(said, err);
