@@ -68,7 +68,7 @@ static lq_status load_eagle(load_model *l, const load_model *beside, const load_
 {
     const src_opts how = { .need_config = true, .verify = o->load->verify, .draft = true };
     lq_status s = check_place(&beside->m, "EAGLE-3 draft", err);
-    if (s) return s;
+    if (s) return lq_wrap(err, s, "--speculative-model: %s", o->path);
     if (src_recipe(beside->src) && js_get(src_recipe(beside->src), "rotate_seed"))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--speculative-model: %s: expected hidden states as the EAGLE-3 draft has "

@@ -619,6 +619,16 @@ def test_a_head_guesses_there_as_here(gpu, llmq, tmp_path):
         assert "an MTP head of a model that is not all on one device" in p.stderr
 
 
+@pytest.mark.parametrize("guess", [["--speculative-mtp"], ["--speculative-model", ROOT / "tests/golden/eagle3"]])
+@pytest.mark.parametrize("part", [["--gpu-layers", 1], ["--tensor-parallel-size", 2]])
+def test_a_dry_run_refuses_what_guesses_beside_a_part(gpu, guess, part):
+    if "--speculative-model" in guess and "--gpu-layers" in part:
+        pytest.skip("refused before that")
+    for more in (["--dry-run"], ["--port", 0]):
+        p = gpu("serve", ROOT / "tests/golden/mtp/mimo", *guess, *part, *more, code=3, env=devices(2))
+        assert "of a model that is not all on one device" in p.stderr and guess[0] in p.stderr or "--dry-run" in more, p.stderr
+
+
 @pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
 def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     body = {"prompt": "It was", "max_tokens": 6, "return_token_ids": True}

@@ -90,10 +90,16 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
 /* All of the draft goes to the first device. */
 static lq_status place_draft(budget_model *both, const foot_model *d, bool half, lq_err *err)
 {
-    const int64_t L = foot_config(d)->layers;
+    const arch_config *c = foot_config(d);
+    const budget_gpu *g = &both->gpu;
+    const int64_t L = c->layers;
     model_sizes z;
     foot_weights there;
-    lq_status s = model_check_device(foot_config(d), err);
+    if (c->mtp && (g->ranks > 1 || g->layers < both->cfg->layers))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "not on %s yet: an %s of a model that is not all on one device", g->name,
+                       arch_is_eagle(c) ? "EAGLE-3 draft" : "MTP head");
+    lq_status s = model_check_device(c, err);
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
     if (!s && !layer) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s) s = foot_sizes(&z, layer, d, NULL, 1, half, err);
