@@ -601,13 +601,25 @@ static void check_sections(config *c)
         fault(c, LQ_EUNSUPPORTED, k, "none, found sections of images (GLM-4V)");
 }
 
+/* Ling 1's config.json has no factor on what experts give. */
+static void check_scale(config *c)
+{
+    char k[128];
+    double v = 1;
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, "expert_weights_scale"));
+    if (is(c, "BailingMoeForCausalLM") && kv && !(gguf_float(c->f, k, &v) && v == 1))
+        fault(c, LQ_EUNSUPPORTED, k, "1, found another factor");
+}
+
 /* What llama.cpp asks of every file; config.json's readers would assume a number of their own. */
 static void check_needed(config *c)
 {
     char k[128];
     if (!gguf_get(c->f, meta_key(k, c, "context_length"))) fault(c, LQ_EFORMAT, k, NONE);
-    if (int_at(c, "expert_count", 0) > 0 && !gguf_get(c->f, meta_key(k, c, "expert_used_count")))
-        fault(c, LQ_EFORMAT, k, NONE);
+    if (int_at(c, "expert_count", 0) > 0 && int_at(c, "expert_used_count", 0) < 1)
+        fault(c, LQ_EFORMAT, k,
+              gguf_get(c->f, meta_key(k, c, "expert_used_count")) ? "1 or more, found fewer"
+                                                                  : NONE);
     if (!gguf_get(c->f, meta_key(k, c, "attention.layer_norm_epsilon")) &&
         !gguf_get(c->f, meta_key(k, c, "attention.layer_norm_rms_epsilon")))
         fault(c, LQ_EFORMAT, k, NONE);
@@ -710,6 +722,7 @@ static lq_status put_all(config *c, lq_err *err)
     if (!s && c->row->lists) s = gguf_lists_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
+    check_scale(c);
     check_chunks(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }

@@ -385,6 +385,7 @@ def test_a_number_for_each_layer_is_one_where_they_are_equal(llmq, tmp_path, key
     ("context_length", None, "expected a number, found none"),
     ("expert_used_count", None, "expected a number, found none"),
     ("expert_used_count", (F32, 1.5), "expected a whole number, found another"),
+    ("expert_used_count", (U32, 0), "expected 1 or more, found fewer"),
     ("context_length", (F32, math.nan), "expected a whole number, found another"),
     ("rope.freq_base", (STRING, "10000"), "expected a number, found none"),
 ], ids=str)

@@ -502,6 +502,15 @@ def test_a_head_for_further_tokens_is_where_the_metadata_says(llmq, tmp_path, na
     assert f"m.gguf: {arch}.nextn_predict_layers: expected block {block} to be {what}, found tensor 'blk.{block}." in p.stderr
 
 
+def test_a_factor_that_config_json_has_no_word_for_is_refused(llmq, tmp_path):
+    llmq("convert", ARCH / "ling", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    b, at = (tmp_path / "m.gguf").read_bytes(), b"bailingmoe.expert_weights_scale" + struct.pack("<If", F32, 1)
+    assert b.count(at) == 1
+    (tmp_path / "m.gguf").write_bytes(b.replace(at, at[:-4] + struct.pack("<f", 2.5)))
+    p = llmq("run", tmp_path / "m.gguf", "--ids", "1", "-n", 1, code=3)
+    assert "bailingmoe.expert_weights_scale: expected 1, found another factor" in p.stderr
+
+
 def set_u32(file, key, value):
     b, at = file.read_bytes(), key.encode() + struct.pack("<I", U32)
     assert b.count(at) == 1
