@@ -69,7 +69,8 @@ static void put_blocks(lists *c)
         cJSON *attention = object(c, o, "attention"), *mlp = object(c, o, "ffn");
         put_flag(c, attention, "no_op", heads < 1);
         put_flag(c, attention, "replace_with_linear", heads > 0 && kv < 1);
-        if (kv > 0) put(c, attention, "n_heads_in_group", (double)(heads / kv));
+        const int64_t each = kv > 0 ? heads / kv : 0;
+        if (kv > 0) put(c, attention, "n_heads_in_group", (double)each);
         put_flag(c, mlp, "no_op", ffn < 1);
         if (ffn > 0) put(c, mlp, "intermediate_size", (double)ffn);
     }

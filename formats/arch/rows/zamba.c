@@ -91,7 +91,8 @@ static lq_status zamba_words(cJSON *j, lq_err *err)
     cJSON_DeleteItemFromObjectCaseSensitive(j, "layer_types");
     put(j, "num_hidden_layers", cJSON_CreateNumber(cJSON_GetArraySize(all)));
     put(j, kinds, all);
-    put(j, "head_dim", cJSON_CreateNumber((double)(2 * hidden / heads)));
+    dim = 2 * hidden / heads;
+    put(j, "head_dim", cJSON_CreateNumber((double)dim));
     return LQ_OK;
 }
 
