@@ -3,10 +3,10 @@
 #include "calib/dense_layer.h"
 #include "calib/fisher.h"
 #include "calib/gemm.h"
+#include "tests/support/covered.h"
 #include "tests/support/noise.h"
 #include "tests/support/rig.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -129,7 +129,8 @@ static struct {
     char path[160];
     int64_t at;
 } covered[MAX_COVERED]; /* layers of each kind that golden checkpoints have which grad_covers */
-static size_t n_covered, n_checkpoints;
+static size_t n_covered;
+static int n_checkpoints;
 
 /* The passes, which cannot fail. */
 static void go_forward(bench *b, grad_ctx *g, float *x)
@@ -154,26 +155,14 @@ static bool seen_before(const arch_config *c, int64_t layer)
     return false;
 }
 
-static void find_covered(void)
+/* Its layers, but for those of test_backward_whole. */
+static void keep_covered(const char *folder, const arch_config *c)
 {
-    DIR *d = opendir("tests/golden/arch");
-    for (struct dirent *e; d && (e = readdir(d));) {
-        src_source *src;
-        char path[160];
-        if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "tests/golden/arch/%.100s", e->d_name);
-        if (src_open(&src, path, &(src_opts){ .need_config = true }, NULL)) continue;
-        const arch_config *c = src_config(src);
-        const bool covers = grad_covers(c);
-        n_checkpoints += covers;
-        for (int64_t i = 0; i < c->layers && covers && n_covered < MAX_COVERED; i++) {
-            if (seen_before(c, i) || grad_reads_beside(c)) continue; /* test_backward_whole */
-            memcpy(covered[n_covered].path, path, sizeof path);
-            covered[n_covered++].at = i;
-        }
-        src_close(src);
+    for (int64_t i = 0; i < c->layers && n_covered < MAX_COVERED; i++) {
+        if (seen_before(c, i) || grad_reads_beside(c)) continue;
+        snprintf(covered[n_covered].path, sizeof covered->path, "%s", folder);
+        covered[n_covered++].at = i;
     }
-    if (d) closedir(d);
 }
 
 static void check_forward(const char *path, int64_t at)
@@ -217,8 +206,8 @@ TEST(windows_of_no_more_positions_than_are_chosen_attend_to_all)
 
 TEST(the_forward_half_is_the_runtimes_layer)
 {
-    CHECK(n_checkpoints >= 175 && n_covered < MAX_COVERED,
-          "only %zu golden checkpoints are covered", n_checkpoints);
+    CHECK(n_checkpoints >= 175 && n_covered < MAX_COVERED, "only %d golden checkpoints are covered",
+          n_checkpoints);
     for (size_t i = 0; i < n_covered; i++)
         check_forward(covered[i].path, covered[i].at);
 }
@@ -856,7 +845,7 @@ TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
 
 int main(int argc, char **argv)
 {
-    find_covered();
+    n_checkpoints = each_covered(keep_covered);
     RUN(the_forward_half_is_the_runtimes_layer);
     RUN(windows_of_no_more_positions_than_are_chosen_attend_to_all);
     RUN(gradients_are_the_slopes_of_the_loss);

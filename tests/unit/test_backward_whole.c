@@ -1,10 +1,10 @@
 /* tests/unit/test_backward_whole.c - ids through all layers: the forward half and the head against the runtime's, gradients of models
  * whose layers read more than x, as K and V of an earlier one, against torch's. */
 #include "calib/dense_layer.h"
+#include "tests/support/covered.h"
 #include "tests/support/noise.h"
 #include "tests/support/rig.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -84,8 +84,9 @@ static float *runtime_forward(bench *b)
     return x;
 }
 
-static void check_forward(const char *folder)
+static void check_forward(const char *folder, const arch_config *c)
 {
+    (void)c; /* as the bench has it */
     bench b;
     if (!bench_open(&b, folder, false)) return;
     const int64_t n = ROWS * b.c->hidden;
@@ -101,27 +102,6 @@ static void check_forward(const char *folder)
           "%s: off by %g of %g", folder, worst, size);
     free(want);
     bench_close(&b);
-}
-
-/* Calls `each` with the golden checkpoints that the passes cover; how many. */
-static int each_covered(void (*each)(const char *folder))
-{
-    DIR *d = opendir("tests/golden/arch");
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        src_source *src;
-        char path[160];
-        if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "tests/golden/arch/%.100s", e->d_name);
-        if (src_open(&src, path, &(src_opts){ .need_config = true }, NULL)) continue;
-        const arch_config *c = src_config(src);
-        const bool wanted = grad_covers(c);
-        src_close(src);
-        if (wanted) each(path);
-        n += wanted;
-    }
-    if (d) closedir(d);
-    return n;
 }
 
 TEST(all_layers_give_what_the_runtime_gives)
@@ -140,8 +120,9 @@ static double logit_of(const kl_head *head, const float *h, int64_t v)
     return head->cap > 0 ? (double)head->cap * tanh(l / (double)head->cap) : l;
 }
 
-static void check_head(const char *folder)
+static void check_head(const char *folder, const arch_config *c)
 {
+    (void)c; /* as the bench has it */
     bench b;
     kl_head head;
     lq_err err = { "" };
