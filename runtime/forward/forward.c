@@ -32,8 +32,7 @@ struct fwd_ctx {
     float *logits;         /* the same on the host */
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
     float *all_hidden;     /* [max_rows, fwd_kept_width] on the host */
-    float **residual;      /* [max_logits, hidden] on the host: `hidden` before the final norm */
-    float *own_residual;   /* a device's */
+    float *residual;       /* the same before the final norm, of a device's head; NULL: rows.x */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
     fwd_ranks ranks;       /* several devices */
     fwd_parts parts;       /* several processes */
@@ -144,7 +143,6 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
     if (!s && f->parts.part && fwd_slopes_bytes(f->m->cfg)) fwd_slopes_of_part(&f->rows);
     f->raw = f->logits;
     f->hidden = f->rows.h;
-    f->residual = &f->rows.x;
     f->ranks.n = 1;
     return s;
 }
@@ -164,8 +162,7 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     f->logits = ends.logits;
     f->hidden = ends.hidden;
     f->all_hidden = ends.all;
-    f->own_residual = ends.residual;
-    f->residual = &f->own_residual;
+    f->residual = ends.residual;
     f->drawn = ends.drawn;
     f->ranks.n = 1;
     if (!s && f->m->on->next)
@@ -328,7 +325,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 }
 
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
-const float *fwd_residual(const fwd_ctx *f) { return *f->residual; }
+const float *fwd_residual(const fwd_ctx *f) { return f->residual ? f->residual : f->rows.x; }
 const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
 bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
