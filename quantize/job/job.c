@@ -144,12 +144,15 @@ static lq_status self_words(job_run *r, lq_err *err)
 
 static lq_status tune(job_run *r, lq_err *err)
 {
+    enum { SAVE_SECS = 300 };
     const qz_effort *e = qz_effort_of(r->j->o);
     const int steps = qz_tune_steps(r->j->o);
     const tune_opts o = { .steps = steps,
                           .batch = e->batch,
                           .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
                           .states_dir = r->memory.states ? r->state.at.dir : NULL,
+                          .resume_dir = comm_size(r->j->ranks) > 1 ? NULL : r->state.at.dir,
+                          .save_secs = SAVE_SECS,
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
@@ -168,6 +171,12 @@ static lq_status tune(job_run *r, lq_err *err)
     s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
     tuning_text_free(&r->text);
     char line[160];
+    if (!s && r->tuned.began) {
+        snprintf(line, sizeof line,
+                 "tuning: went on from step %d of %d, which an earlier run had done",
+                 r->tuned.began, steps);
+        job_say(r, line);
+    }
     if (!s && r->tuned.kept && r->tuned.idle) {
         snprintf(line, sizeof line,
                  "tuning: %lld of %lld experts got no token: as rounding left them",
@@ -324,6 +333,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s) s = job_write(&r, err);
     progress_end(&r.progress, out->phase_secs);
     out->tuned = r.tuned.kept;
+    out->resumed_steps = r.tuned.began;
     out->kl_before = r.tuned.kl_before;
     out->kl_after = r.tuned.kl_after;
     out->idle_experts = r.tuned.idle;

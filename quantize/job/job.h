@@ -57,6 +57,7 @@ typedef struct {
     double bpw;                 /* of the linears of the layers */
     double bpw_model;           /* of all tensors */
     double predicted;           /* --bpw: KL divergence to the source; NAN: not asked for */
+    int resumed_steps;          /* of tuning, which an earlier run had done */
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
     double kl_before, kl_after;    /* NAN: not measured */
     int64_t idle_experts;          /* that got no token in tuning: as rounding left them */

@@ -14,7 +14,7 @@
 static const resume_kind kind = { .command = "llmq quantize",
                                   .parts = "layers",
                                   .afresh = "start afresh with --no-resume",
-                                  .others = { "choice.json", "own.ids" },
+                                  .others = { "choice.json", "own.ids", "tuning." },
                                   .aside = QZ_STATE_TO };
 
 static lq_status layer_path(char *path, size_t n, const qz_state *s, int64_t layer, lq_err *err)

@@ -4,6 +4,7 @@
  *     OUT.resume/state.json        config, recipe, provenance
  *     OUT.resume/choice.json       --bpw: the scheme of every tensor (quantize/mixed/bpw.h)
  *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/tune/tuning_text.h)
+ *     OUT.resume/tuning.*          how far tuning is (quantize/tune/checkpoint.h)
  *     OUT.resume/part-00007.llmq   the tensors of one layer */
 #ifndef LLMQ_QUANTIZE_LAYER_STATE_H
 #define LLMQ_QUANTIZE_LAYER_STATE_H

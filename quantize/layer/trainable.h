@@ -24,7 +24,7 @@ typedef struct {
     int bits;            /* of a code */
     bool stay;           /* scales do: no QT_UINT */
     bool codes;          /* are trained */
-    /* Of the state; NULL: it has no such part. */
+    /* Of the state, which begins with `scale`; NULL: it has no such part. */
     float *scale, *zero; /* [N,ng] */
     uint8_t *code; /* [N,K] where codes are trained or scales stay; else they are the base's */
     float *scale0; /* [N,ng]: at the start */

@@ -300,6 +300,48 @@ lq_status tune_params_step(tune_params *t, int64_t layer, const tune_step *step,
     return s;
 }
 
+/* ---- kept on the way ---- */
+lq_status tune_vector_pieces(const tune_vector *v, checkpoint *c, lq_err *err)
+{
+    float *const parts[] = { v->w, v->m, v->v };
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(parts) && v->n && !s; i++)
+        s = checkpoint_piece(c, parts[i], (size_t)v->n * sizeof(float), err);
+    return s;
+}
+
+static lq_status linear_piece(tune_params *t, tune_linear *q, checkpoint *c, lq_err *err)
+{
+    if (!q->rounded) return LQ_OK;
+    lq_status s = tune_states_get(&t->states, &q->w, true, err);
+    if (!s) s = checkpoint_piece(c, tune_state_memory(&q->w), q->w.bytes.all, err);
+    return s || !checkpoint_loads(c) ? s : tune_states_put(&t->states, &q->w, err);
+}
+
+static lq_status layer_pieces(tune_params *t, layer_params *q, checkpoint *c, lq_err *err)
+{
+    const int64_t experts = q->expert ? t->c->experts + 1 : 0;
+    lq_status s = LQ_OK;
+    for (int k = 0; k < GRAD_LINEARS && !s; k++)
+        s = linear_piece(t, &q->linear[k], c, err);
+    for (int k = 0; k < GRAD_NORMS && !s; k++)
+        s = tune_vector_pieces(&q->norm[k], c, err);
+    for (int64_t e = 0; e < experts && !s; e++) {
+        for (int k = 0; k < TUNE_EXPERT_LINEARS && !s; k++)
+            s = linear_piece(t, &q->expert[e].linear[k], c, err);
+        if (!s) s = checkpoint_piece(c, &q->expert[e].steps, sizeof q->expert[e].steps, err);
+    }
+    return s;
+}
+
+lq_status tune_params_pieces(tune_params *t, checkpoint *c, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < t->c->layers && !s; i++)
+        s = layer_pieces(t, &t->layer[i], c, err);
+    return s;
+}
+
 /* ---- the result ---- */
 lq_status tune_params_store_vector(tune_result *r, const tune_params *t, const plan_entry *e,
                                    const tune_vector *v, lq_err *err)

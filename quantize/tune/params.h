@@ -8,6 +8,7 @@
 
 #include "calib/dense_layer.h"
 #include "quantize/layer/state.h"
+#include "quantize/tune/checkpoint.h"
 #include "quantize/tune/states.h"
 #include "quantize/tune/tune.h"
 
@@ -67,6 +68,9 @@ lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64
                              const tune_step *step, lq_err *err);
 /* Against the gradients of its weights and norms; its experts were stepped on the way. Errors: LQ_EIO, those of comm.h. */
 lq_status tune_params_step(tune_params *t, int64_t layer, const tune_step *step, lq_err *err);
+/* All that training changes of the layers, and of a vector. Errors: those of checkpoint_piece, LQ_EIO. */
+lq_status tune_params_pieces(tune_params *t, checkpoint *c, lq_err *err);
+lq_status tune_vector_pieces(const tune_vector *v, checkpoint *c, lq_err *err);
 /* What became of all layers, and of a vector. Errors: LQ_ENOMEM, LQ_EIO. */
 lq_status tune_params_store(tune_result *r, tune_params *t, lq_err *err);
 lq_status tune_params_store_vector(tune_result *r, const tune_params *t, const plan_entry *e,

@@ -31,6 +31,8 @@ void tune_states_close(tune_states *s);
 /* One more, at its start; rest NULL: its codes are not trained. Errors: LQ_ENOMEM, LQ_EIO (the disk is full, ...). */
 lq_status tune_states_add(tune_states *s, tune_state *t, const qt_tensor *base, const int8_t *rest,
                           lq_err *err);
+/* Of a state that can be used: its bytes.all. */
+static inline void *tune_state_memory(const tune_state *t) { return t->w.scale; }
 /* To where it can be used, all of it or what its value is made of; and back, all of it. Errors: LQ_EIO. */
 lq_status tune_states_get(tune_states *s, tune_state *t, bool all, lq_err *err);
 lq_status tune_states_put(const tune_states *s, const tune_state *t, lq_err *err);

@@ -14,11 +14,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mapped.h"
 #include "base/random.h"
 #include "calib/forward_pass.h"
 #include "calib/spill.h"
 #include "quantize/methods/effort.h"
+#include "quantize/tune/checkpoint.h"
 #include "quantize/tune/params.h"
 
 enum { HELD_BACK = 16 };
@@ -48,6 +50,15 @@ typedef struct {
     int fd;         /* -1: none */
     float *logits;
     int32_t *ids; /* [batch * len] */
+    struct {
+        int64_t step, at; /* the next one; how many windows of `order` are used up */
+        uint64_t seed;
+        double kl_before;
+    } point;
+    int64_t *order;      /* [n_train] */
+    int64_t saved_step;  /* -1: nothing is kept */
+    double saved, spent; /* when that was, and how long it took */
+    bool answers_saved;
     lq_arena arena;
 } tuner;
 
@@ -167,6 +178,8 @@ static lq_status load(tuner *t, lq_err *err)
 }
 
 /* ---- passes ---- */
+static lq_status interrupted(lq_err *err) { return lq_fail(err, LQ_EINTR, "interrupted"); }
+
 static int64_t chunk_of(const tuner *t, int64_t w, int64_t n)
 {
     return n - w < t->chunk ? n - w : t->chunk;
@@ -266,7 +279,7 @@ static lq_status run_teacher_on(tuner *t, int64_t from, int64_t end, lq_err *err
         lq_report(t->job, "the original's answers",
                   (double)i + (double)t->c->layers * (double)from / (double)(end - from),
                   (double)t->c->layers * (double)t->n / (double)(end - from));
-        if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (lq_stopped(t->job)) s = interrupted(err);
         if (!s) s = dense_layer(&l, t->params.W, t->src, i, t->len, &a, t->p, err);
         if (!s) s = advance_teacher(t, &l, i, from, end, err);
         src_release_all(t->src);
@@ -356,6 +369,7 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     for (int64_t i = 0; i < L && !s; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
         grad_layer l;
+        if (lq_stopped(t->job)) return interrupted(err);
         s = tune_params_expand(&l, NULL, &t->params, i, NULL, err);
         memcpy(next, x, (size_t)(rows * D) * sizeof *x);
         if (!s) s = forward(t, &l, i, next, n, err);
@@ -391,6 +405,56 @@ static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *er
     return s;
 }
 
+/* ---- kept on the way ---- */
+/* Of all windows. */
+static lq_status answer_pieces(void *user, checkpoint *c, bool *fits, lq_err *err)
+{
+    tuner *t = user;
+    int64_t shape[] = { t->n, t->len, t->c->hidden };
+    const int64_t per = t->len * t->c->hidden, *now = (int64_t[]){ t->n, t->len, t->c->hidden };
+    lq_status s = checkpoint_piece(c, shape, sizeof shape, err);
+    *fits = !s && memcmp(shape, now, sizeof shape) == 0;
+    for (int64_t w = 0; w < t->n && !s && *fits; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        if (!checkpoint_loads(c)) s = get_teacher(t, w, n, err);
+        if (!s) s = checkpoint_piece(c, teacher_at(t, w), (size_t)(n * per) * sizeof(float), err);
+        if (!s && checkpoint_loads(c)) s = put_teacher(t, w, n, err);
+    }
+    return s;
+}
+
+static lq_status state_pieces(void *user, checkpoint *c, bool *fits, lq_err *err)
+{
+    tuner *t = user;
+    const int64_t now[] = { t->n, t->n_train, t->o.steps, t->o.batch,
+                            (int64_t)t->params.states.end };
+    int64_t was[LQ_COUNT(now)];
+    memcpy(was, now, sizeof now);
+    lq_status s = checkpoint_piece(c, was, sizeof was, err);
+    *fits = !s && memcmp(was, now, sizeof now) == 0;
+    if (s || !*fits) return s;
+    s = checkpoint_piece(c, &t->point, sizeof t->point, err);
+    if (!s) s = checkpoint_piece(c, t->order, (size_t)t->n_train * sizeof *t->order, err);
+    if (!s) s = tune_vector_pieces(&t->final, c, err);
+    return s ? s : tune_params_pieces(&t->params, c, err);
+}
+
+/* How far training is: a disk that has no room for it does not end training. */
+static void save(tuner *t)
+{
+    const double began = lq_now();
+    lq_status s = LQ_OK;
+    if (!t->o.resume_dir || t->saved_step == t->point.step) return;
+    lq_report(t->job, "keeping what is trained", 0, 1);
+    if (!t->answers_saved)
+        s = checkpoint_save(t->o.resume_dir, CHECKPOINT_ANSWERS, answer_pieces, t, NULL);
+    t->answers_saved = !s;
+    if (!s) s = checkpoint_save(t->o.resume_dir, CHECKPOINT_STATE, state_pieces, t, NULL);
+    if (!s) t->saved_step = t->point.step;
+    t->saved = lq_now();
+    t->spent = t->saved - began;
+}
+
 /* ---- the loop ---- */
 /* Each rank takes some windows through the model by itself; all have the same sum. */
 static lq_status held_back_kl(double *mean, tuner *t, lq_err *err)
@@ -421,29 +485,63 @@ static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
     }
 }
 
+static lq_status do_step(tuner *t, lq_err *err)
+{
+    if (t->point.at + t->o.batch > t->n_train) {
+        shuffle(t->order, t->n_train, &t->point.seed);
+        t->point.at = 0;
+    }
+    const int i = (int)t->point.step;
+    const double part = tune_rate_at(i, t->o.steps);
+    const tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
+                             (float)(t->o.rate_code * part), i + 1 };
+    lq_status s = run_student(NULL, t, t->order + t->point.at, t->o.batch, err);
+    if (!s) s = backward(t, t->o.batch, &step, err);
+    if (s) return s;
+    t->point.at += t->o.batch;
+    t->point.step++;
+    return LQ_OK;
+}
+
 static lq_status train(tuner *t, lq_err *err)
 {
-    uint64_t seed = 0;
-    lq_status s = LQ_OK;
-    int64_t *order = tune_push(t, t->n_train, sizeof *order, &s, err), at = t->n_train;
-    for (int64_t i = 0; i < t->n_train && !s; i++)
-        order[i] = i;
-    if (!s) s = grad_share(t->g, t->o.ranks, err);
-    for (int i = 0; i < t->o.steps && !s; i++) {
-        if (lq_stopped(t->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        lq_report(t->job, "tuning", (double)i, (double)t->o.steps);
-        if (at + t->o.batch > t->n_train) {
-            shuffle(order, t->n_train, &seed);
-            at = 0;
-        }
-        const double part = tune_rate_at(i, t->o.steps);
-        tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
-                           (float)(t->o.rate_code * part), i + 1 };
-        s = run_student(NULL, t, order + at, t->o.batch, err);
-        if (!s) s = backward(t, t->o.batch, &step, err);
-        at += t->o.batch;
+    const int64_t began = t->point.step;
+    lq_status s = grad_share(t->g, t->o.ranks, err);
+    t->saved = lq_now();
+    while (t->point.step < t->o.steps && !s) {
+        lq_report(t->job, "tuning", (double)(t->point.step - began), (double)(t->o.steps - began));
+        s = lq_stopped(t->job) ? interrupted(err) : do_step(t, err);
+        const double pause = t->o.save_secs > 20 * t->spent ? t->o.save_secs : 20 * t->spent;
+        if (s == LQ_EINTR || (!s && lq_now() - t->saved >= pause)) save(t);
     }
     return s;
+}
+
+/* ---- the way there ---- */
+static lq_status start(tuner *t, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    t->order = tune_push(t, t->n_train, sizeof *t->order, &s, err);
+    t->point.at = t->n_train;
+    t->saved_step = -1;
+    for (int64_t i = 0; i < t->n_train && !s; i++)
+        t->order[i] = i;
+    return s;
+}
+
+/* Where an earlier run of the same was interrupted, or the beginning. */
+static lq_status go_on(tuner *t, lq_err *err)
+{
+    bool found = false, answers = false;
+    lq_status s = start(t, err);
+    if (!s && t->o.resume_dir)
+        s = checkpoint_load(&found, t->o.resume_dir, CHECKPOINT_STATE, state_pieces, t, err);
+    if (!s && t->o.resume_dir)
+        s = checkpoint_load(&answers, t->o.resume_dir, CHECKPOINT_ANSWERS, answer_pieces, t, err);
+    t->answers_saved = answers;
+    if (!s && !answers) s = run_teacher(t, err);
+    if (found) t->saved_step = t->point.step;
+    return s || found ? s : held_back_kl(&t->point.kl_before, t, err);
 }
 
 /* ---- the result ---- */
@@ -476,8 +574,9 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     t.o = *o;
     if (t.o.batch > t.n_train) t.o.batch = (int)t.n_train;
     s = load(&t, err);
-    if (!s) s = run_teacher(&t, err);
-    if (!s) s = held_back_kl(&r->kl_before, &t, err);
+    if (!s) s = go_on(&t, err);
+    r->began = (int)t.point.step;
+    r->kl_before = t.point.kl_before;
     if (!s) s = train(&t, err);
     if (!s) s = held_back_kl(&r->kl_after, &t, err);
     r->kept = !s && r->kl_after < r->kl_before;

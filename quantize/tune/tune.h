@@ -49,7 +49,10 @@ typedef struct {
     int batch;              /* windows per step */
     const char *spill_dir;  /* folder for the original's hidden states; NULL: in memory */
     const char *states_dir; /* ... for what is trained (quantize/tune/states.h) */
-    bool keep;              /* what layers make forward is kept for the way back, where that fits */
+    const char
+        *resume_dir;  /* ... for how far training is (quantize/tune/checkpoint.h); NULL: not kept */
+    double save_secs; /* between two times that it is kept, or 20 times what that takes */
+    bool keep;        /* what layers make forward is kept for the way back, where that fits */
     double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
     double rate_norm;  /* ... of a norm's weight */
     double rate_code;  /* ... of a code's underlying weight, in steps of the grid */
@@ -61,6 +64,7 @@ typedef struct {
     qt_tensor *t;               /* [plan->n] */
     bool kept;                  /* false: the tuned model was no better, nothing changes */
     double kl_before, kl_after; /* mean over the tokens held back; NAN: too few windows to tune */
+    int began; /* the step that it went on from, which an earlier run had come to; 0: none */
     int64_t experts,
         idle; /* of all layers; those that got no token, and are as rounding left them */
     lq_arena arena;
@@ -73,8 +77,8 @@ typedef struct {
     int64_t own, text, len;
 } tune_text;
 
-/* The model is one that grad_covers (calib/backward.h). state: every layer is finished. Errors:
- * LQ_ENOMEM, LQ_EINTR, those of reading the source and of comm.h. */
+/* The model is one that grad_covers (calib/backward.h). state: every layer is finished. When it is interrupted it keeps how
+ * far it is; what cannot be kept because the disk is full fails nothing. Errors: LQ_ENOMEM, LQ_EINTR, those of reading the source and of comm.h. */
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err);

@@ -1,6 +1,11 @@
 """quantize --method auto on layers of other kinds than the demo model's: what they have is trained, experts one at a time."""
+import os
+import pty
 import random
+import re
+import signal
 import struct
+import subprocess
 
 import pytest
 
@@ -68,3 +73,42 @@ def test_experts_without_tokens_stay_as_they_were_rounded(llmq, auto, tmp_path):
     assert r["tuned"] and r["experts_not_tuned"] == 2
     same = {k.split("experts.")[1].split(".")[0] for k, v in made["0"].items() if v == made["20"][k]}
     assert same == {"2", "3"}, same
+
+
+def interrupted_while_tuning(llmq, *args):
+    """Ctrl-C once most is done, which a terminal is told: the steps come last."""
+    ours, theirs = pty.openpty()
+    p = llmq.start(*args, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    seen = b""
+    while not re.search(rb"[6-9]\d%\s+tuning", seen):
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            piece = b""
+        assert piece, f"it ended before: {seen.decode()}"
+        seen = seen[-200:] + piece
+    p.send_signal(signal.SIGINT)
+    assert p.wait() == 130
+    os.close(ours)
+
+
+@pytest.mark.parametrize("folder,own", [("mixtral-moe", []), ("bamba", ["--memory-limit", "least"])])
+def test_interrupted_training_goes_on_where_it_was(llmq, auto, tmp_path, folder, own):
+    model, steps = TINY.parent / folder, ["--tune", "150", "--self-samples", "0", "--no-check"]
+    args = ["quantize", model, *auto, *steps]
+    llmq(*args, "-o", tmp_path / "whole")
+    if own:
+        own = ["--memory-limit", least_memory(llmq, *args)]
+    interrupted_while_tuning(llmq, *args, *own, "-o", tmp_path / "q")
+    r = llmq.json(*args, "-o", tmp_path / "q", "--threads", "3")
+    assert 0 < r["resumed_steps"] < 150 and digest(tmp_path / "q") == digest(tmp_path / "whole")
+
+    interrupted_while_tuning(llmq, *args, "-o", tmp_path / "q2")
+    kept = tmp_path / "q2.resume" / "tuning.state"
+    bad = bytearray(kept.read_bytes())
+    bad[len(bad) // 2] ^= 1
+    kept.write_bytes(bad)
+    r = llmq.json(*args, "-o", tmp_path / "q2")
+    assert r["resumed_parts"] and not r["resumed_steps"] and digest(tmp_path / "q2") == digest(tmp_path / "whole")
+    assert leftovers(tmp_path) == ["q", "q2", "whole"]

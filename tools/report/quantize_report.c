@@ -201,6 +201,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     if (r->before.windows) cJSON_AddNumberToObject(doc, "kl_before", r->before.kl_mean);
     cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
     cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
+    cJSON_AddNumberToObject(doc, "resumed_steps", (double)r->resumed_steps);
     cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
     for (size_t i = 0; i < r->n_reports; i++)
         cJSON_AddItemToArray(list, tensor_json(&r->reports[i]));
