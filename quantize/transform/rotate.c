@@ -82,6 +82,7 @@ struct rot_model {
 /* A matrix (or count of them) to be turned; also a linear's bias, as a matrix of one row. */
 typedef struct {
     const rot_model *r;
+    const arch_config *c; /* of its layer */
     const src_tensor *t;
     arch_role role;
     const float *norm; /* of its inputs [width], or NULL */
@@ -135,7 +136,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
 /* Turn one axis of `lanes` vectors; component i of lane j is x[i * ld + j]. */
 static void turn_axis(const turn *t, axis a, float *x, int64_t ld, int64_t lanes)
 {
-    const arch_config *c = t->r->c;
+    const arch_config *c = t->c;
     if (a == FREE) return;
     if (a != HEADS) {
         had_apply(&t->r->stream, x, ld, lanes);
@@ -252,7 +253,8 @@ static lq_status add_matrix(list *l, const src_tensor *s, const char *name, arch
     axis in, out;
     place_of(l->r->c, role, &in, &out);
     if (in == FREE && out == FREE) return LQ_OK;
-    turn t = { .r = l->r, .t = s, .role = role, .in_last = !(a->flags & NAME_TRANSPOSED) };
+    turn t = { .r = l->r, .c = arch_at(l->r->c, layer), .t = s, .role = role };
+    t.in_last = !(a->flags & NAME_TRANSPOSED);
     float absmax;
     lq_status st = check_stored(&absmax, l->r, s, err);
     if (st) return st;
@@ -267,12 +269,15 @@ static lq_status add_matrix(list *l, const src_tensor *s, const char *name, arch
 }
 
 /* A bias lies along the outputs. */
-static lq_status add_bias(list *l, const src_tensor *s, arch_role role, lq_err *err)
+static lq_status add_bias(list *l, const src_tensor *s, arch_role role, int64_t layer, lq_err *err)
 {
     axis in, out;
     place_of(l->r->c, role, &in, &out);
     if (out == FREE) return LQ_OK;
-    turn t = { .r = l->r, .t = s, .role = role, .dtype = LQ_F32, .in_last = true, .last = out };
+    turn t = { .r = l->r, .c = arch_at(l->r->c, layer), .t = s, .role = role };
+    t.dtype = LQ_F32;
+    t.in_last = true;
+    t.last = out;
     float absmax;
     lq_status st = check_stored(&absmax, l->r, s, err);
     if (st) return st;
@@ -367,7 +372,7 @@ static lq_status add_tensor(list *l, const src_tensor *s, lq_err *err)
     }
     if (slot.role == R_HEAD && l->r->untied) return LQ_OK; /* a copy that the model does not use */
     if (on_stream(slot.role)) return add_norm(l, s, slot.role, slot.layer, slot.bias, err);
-    return slot.bias ? add_bias(l, s, slot.role, err)
+    return slot.bias ? add_bias(l, s, slot.role, slot.layer, err)
                      : add_matrix(l, s, s->name, slot.role, slot.layer, err);
 }
 
