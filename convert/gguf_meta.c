@@ -595,7 +595,9 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "nextn_predict_layers", further },
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
-                 { "feed_forward_length", each ? 0 : c->ffn },
+                 { "feed_forward_length", each            ? 0
+                                          : a->two_halves ? 2 * c->ffn
+                                                          : c->ffn },
                  { "attention.head_count", a->state || a->lists ? 0 : c->heads },
                  { "attention.head_count_kv", each          ? 0
                                               : a->kv_apart ? 1

@@ -561,6 +561,8 @@ typedef struct arch_row {
     lq_status (*layers)(struct arch_config *c, const cJSON *config, lq_err *err);
     /* Changes a copy of config.json, of the model's publisher, into transformers' words; or NULL. */
     lq_status (*respell)(cJSON *config, lq_err *err);
+    /* The key of config.json that max_pos is made of, where what is beyond is computed otherwise; or NULL. */
+    const char *ends_at;
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
     bool

@@ -402,9 +402,10 @@ lq_status arch_rope_rescale(arch_config *c, const char *text, lq_err *err)
     if (!rotates || c->kv_lora)
         return lq_fail(err, LQ_EUNSUPPORTED, "--rope-scaling: the model %s",
                        rotates ? "attends by MLA" : "rotates no positions");
-    if (c->key_pad)
+    if (c->row->ends_at)
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "--rope-scaling: the model would choose keys beyond keep_window_size");
+                       "--rope-scaling: the model computes otherwise beyond its %s",
+                       c->row->ends_at);
     if (r->kind != ROPE_PLAIN && r->kind != kind)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--rope-scaling: expected a model that is not scaled, found rope %s",

@@ -505,6 +505,10 @@ static void put_heads(config *c, int64_t heads, int64_t hidden)
  * text, and no rotation. */
 static void put_apart(config *c)
 {
+    if (is(c, "QWenLMHeadModel")) { /* as llama.cpp runs it */
+        put_bool(c, "use_dynamic_ntk", false);
+        put_bool(c, "use_logn_attn", false);
+    }
     if (is(c, "BailingMoeForCausalLM")) put_bool(c, "attention_projections_apart", true);
     if (!is(c, "BaichuanForCausalLM")) return;
     cJSON_DeleteItemFromObject(c->j, "max_position_embeddings");

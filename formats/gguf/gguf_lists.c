@@ -135,6 +135,21 @@ static void put_laguna(lists *c)
     put_rotations(c);
 }
 
+/* ---- OpenELM ---- */
+static void put_sizes(lists *c)
+{
+    static const char *const keys[][2] = { { "num_query_heads", "attention.head_count" },
+                                           { "num_kv_heads", "attention.head_count_kv" },
+                                           { "intermediate_size", "feed_forward_length" } };
+    for (size_t k = 0; k < LQ_COUNT(keys); k++) {
+        cJSON_DeleteItemFromObject(c->j, keys[k][0]);
+        cJSON *list = cJSON_AddArrayToObject(c->j, keys[k][0]);
+        for (int64_t i = 0; i < c->layers && c->ok; i++)
+            c->ok =
+                cJSON_AddItemToArray(list, cJSON_CreateNumber((double)number_at(c, keys[k][1], i)));
+    }
+}
+
 lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err *err)
 {
     lists c = { .f = f, .row = row, .j = j, .ok = true };
@@ -145,6 +160,8 @@ lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
                        c.layers);
     if (strcmp(row->gguf, "deci") == 0)
         put_blocks(&c);
+    else if (strcmp(row->gguf, "openelm") == 0)
+        put_sizes(&c);
     else if (row->half_turns)
         put_heads(&c), put_rotations(&c);
     else

@@ -139,6 +139,9 @@ const gguf_arch gguf_archs[] = {
     { "bailingmoe2", "BailingMoeV2ForCausalLM", .when = "*.exp_probs_b.bias", .whole_heads = true },
     { "bailingmoe2", "Dots1ForCausalLM", .turned = false }, /* without it; read alone */
     { "maincoder", "HunYuanDenseV1ForCausalLM", .turned = true },
+    { "qwen", "QWenLMHeadModel", .eps = "layer_norm_epsilon", .whole_heads = true, .two_halves = true },
+    { "plm", "PLMForCausalLM", .tied = true },
+    { "openelm", "OpenELMForCausalLM", .lists = true, .tied = true, .gates_apart = true },
     { .gguf = NULL },
 };
 /* clang-format on */
@@ -634,6 +637,8 @@ static const gguf_name names[] = {
     { R_SINKS, "attn_sinks", false, NULL, .join = JOIN_NONE },
     { R_GATE, "ffn_gate", false, NULL, .join = JOIN_NONE },
     { R_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
+    { R_GATE_UP, "ffn_gate", .variant = "openelm", .join = JOIN_GATE },
+    { R_GATE_UP, "ffn_up", .variant = "openelm", .join = JOIN_SECOND },
     { R_GATE_UP, "ffn_gate", false, "granitemoehybrid", .join = JOIN_GATE },
     { R_GATE_UP, "ffn_up", false, "granitemoehybrid", .join = JOIN_SECOND },
     { R_GATE_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
@@ -755,7 +760,8 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *model, const arc
     if (o.heads) o.kind = GGUF_TURNED;
     if (o.heads && c->w.pos == POS_ROPE) o.dims = c->rope_dims;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
-    const bool dense = r == R_GATE_UP && (c->row->mixer == MIX_MAMBA || a->attends);
+    const bool dense =
+        r == R_GATE_UP && (c->row->mixer == MIX_MAMBA || a->attends || a->gates_apart);
     if (((r == R_EXPERT_GATE_UP || r == R_SHARED_GATE_UP) && !a->gate_up_one) || dense)
         o.kind = GGUF_GATE_UP;
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;

@@ -34,7 +34,9 @@ typedef struct {
     const char *alone; /* read alone: what llama.cpp runs otherwise; NULL: written too */
     /* Its name in config.json where it sees both ways, without words; NULL: neither. */
     const char *both_ways;
-    bool further; /* its MTP head goes along, as a block after the model's */
+    bool two_halves;  /* feed_forward_length is of gate and up together */
+    bool gates_apart; /* an MLP's gate and up are two tensors, of ours that are one */
+    bool further;     /* its MTP head goes along, as a block after the model's */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;

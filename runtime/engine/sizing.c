@@ -78,7 +78,7 @@ static int64_t longest(const arch_config *c)
 {
     const arch_rope *r = &c->rope[ROPE_MAIN];
     if (c->max_pos <= 0) return INT32_MAX;
-    if (c->w.pos != POS_ROPE || r->kind != ROPE_DYNAMIC || c->key_pad) return c->max_pos;
+    if (c->w.pos != POS_ROPE || r->kind != ROPE_DYNAMIC || c->row->ends_at) return c->max_pos;
     double stretched = (double)r->original_max * r->factor;
     return stretched < INT32_MAX ? (int64_t)stretched : INT32_MAX;
 }

@@ -555,11 +555,12 @@ void model_drop_embed(const model *m)
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
 {
     const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
-    if (m->cfg->key_pad && positions > m->cfg->max_pos)
+    const char *ends_at = m->cfg->row->ends_at;
+    if (ends_at && positions > m->cfg->max_pos)
         return lq_fail(err, LQ_EVALUE,
-                       "%lld positions: expected at most keep_window_size, %lld, beyond which keys "
-                       "would be chosen",
-                       (long long)positions, (long long)m->cfg->max_pos);
+                       "%lld positions: expected at most %s, %lld, beyond which the model computes "
+                       "otherwise",
+                       (long long)positions, ends_at, (long long)m->cfg->max_pos);
     if ((m->cfg->heavy_every || m->cfg->index_block) && positions > m->cfg->max_pos)
         return lq_fail(err, LQ_EVALUE,
                        "%lld positions: expected at most max_position_embeddings, %lld, for which "

@@ -75,8 +75,20 @@ def test_keys_are_chosen_beyond_those_that_are_kept(llmq, tmp_path):
     (few / "config.json").write_text(json.dumps(config | {"keep_window_size": 8}))
     out = ["-o", tmp_path / "x.st"]
     r = llmq("logits", doge, "--ids", "3,4,5", *out, "--rope-scaling", "yarn,2", code=3)
-    assert "--rope-scaling: the model would choose keys beyond keep_window_size" in r.stderr
+    assert "--rope-scaling: the model computes otherwise beyond its keep_window_size" in r.stderr
     llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10", *out)
     r = llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10,11", *out, code=3)
     assert "9 positions: expected at most keep_window_size, 8" in r.stderr
     assert llmq.json("serve", few, "--dry-run", "--json")["model_max_len"] == 8
+
+
+def test_qwen_1_ends_where_it_was_trained(llmq, tmp_path):
+    qwen, few = ROOT / "tests/golden/arch/qwen", tmp_path / "few"
+    shutil.copytree(qwen, few)
+    config = json.loads((few / "config.json").read_text()) | {"seq_length": 8}
+    out = ["-o", tmp_path / "x.st"]
+    (few / "config.json").write_text(json.dumps(config))
+    r = llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10,11", *out, code=3)
+    assert "9 positions: expected at most seq_length, 8" in r.stderr
+    (few / "config.json").write_text(json.dumps(config | {"use_dynamic_ntk": False, "use_logn_attn": False}))
+    llmq("logits", few, "--ids", "3,4,5,6,7,8,9,10,11", *out)

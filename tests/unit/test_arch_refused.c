@@ -18,6 +18,11 @@
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
 #define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
+#define QWEN1 "{\"model_type\":\"qwen\"," BASE2
+#define OPENELM                                                                                    \
+    "{\"model_type\":\"openelm\",\"vocab_size\":64,\"model_dim\":32,\"num_transformer_layers\":2," \
+    "\"head_dim\":8"
+#define OPENELM_KV OPENELM ",\"num_query_heads\":[2,4],\"num_kv_heads\":[1,2]"
 #define DOGE "{\"model_type\":\"doge\"," BASE2
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
@@ -239,6 +244,26 @@ TEST(a_wrong_config_is_refused_by_key)
         { "Doge with experts by two keys", DOGE ",\"is_moe\":true}", "is_moe: expected false" },
         { "Doge that keeps no key", DOGE ",\"keep_window_size\":0}",
           "keep_window_size: expected a positive integer" },
+        { "Qwen 1 with biases", QWEN1 ",\"no_bias\":false}", "no_bias: expected true" },
+        { "Qwen 1 whose heads are narrower", QWEN1 ",\"kv_channels\":4}",
+          "kv_channels: expected hidden_size / num_attention_heads" },
+        { "Qwen 1 of an odd width",
+          "{\"model_type\":\"qwen\",\"vocab_size\":64,\"hidden_size\":32,\"num_hidden_layers\":1,"
+          "\"num_attention_heads\":4,\"intermediate_size\":33}",
+          "intermediate_size: expected an even number, found 33" },
+        { "OpenELM with too few widths", OPENELM_KV ",\"ffn_multipliers\":[1.0]}",
+          "intermediate_size: expected a positive integer for each of 2 layers" },
+        { "OpenELM with a width that is none", OPENELM_KV ",\"ffn_multipliers\":[1.0,0]}",
+          "ffn_multipliers: expected a number for each layer" },
+        { "OpenELM with too few heads",
+          OPENELM ",\"num_query_heads\":[2],\"num_kv_heads\":[1,1],\"ffn_multipliers\":[1,1]}",
+          "num_query_heads: expected a positive integer for each of 2 layers" },
+        { "OpenELM with plain MLPs",
+          OPENELM_KV ",\"ffn_multipliers\":[1,1],\"ffn_with_glu\":false}",
+          "ffn_with_glu: expected true" },
+        { "OpenELM with other norms",
+          OPENELM_KV ",\"ffn_multipliers\":[1,1],\"normalization_layer_name\":\"layer_norm\"}",
+          "normalization_layer_name: expected rms_norm" },
         { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
           "sliding_window: expected null" },
         { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },

@@ -48,7 +48,8 @@ static const arch_key doge_keys[] = {
 
 const arch_row arch_rows_doge[] = {
     { "DogeForCausalLM", "doge", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .v_apart = true }, MODEL,
-      .names = doge_names, .keys = doge_keys, .layers = doge_layers, .window = WINDOW_ALL },
+      .names = doge_names, .keys = doge_keys, .layers = doge_layers, .window = WINDOW_ALL,
+      .ends_at = "keep_window_size" },
     { .arch = NULL },
 };
 /* clang-format on */

@@ -187,6 +187,18 @@ static const arch_name hy_v4_names[] = {
     INDEXER,
     END,
 };
+static const arch_name plm_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO },
+    { R_KV_A, LAYER "self_attn.kv_a_proj_with_mqa", 0, BIAS_ATTN },
+    { R_KV_A_NORM, LAYER "self_attn.kv_a_layernorm", 0, BIAS_NO },
+    { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO },
+    { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN },
+    { R_UP, LAYER "mlp.up_proj", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO },
+    END,
+};
 static const arch_name youtu_names[] = { MLA_NAMES, END };
 static const arch_name deepseek_mtp_names[] = {
     { R_FINAL_NORM, LAYER "shared_head.norm", 0, BIAS_NO },
@@ -208,6 +220,11 @@ static const arch_key deepseek_v2_keys[] = {
     GROUP_KEYS(1, 1, 1),
     { "topk_method", KEY_FN, 0, NONE, topk_method },
     MUST("norm_topk_prob", 0),
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
+static const arch_key plm_keys[] = {
+    MLA_KEYS(0, 512, 128, 128),
     MUST("mlp_bias", 0),
     NO_KEY,
 };
@@ -320,6 +337,9 @@ static const arch_key minicpm3_keys[] = {
 const arch_row arch_rows_mla[] = {
     { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
       .names = deepseek_v2_names, .keys = deepseek_v2_keys, .def_shared = 2 },
+    { "PLMForCausalLM", "plm",
+      .w = { .norm = NORM_RMS, .pos = POS_ROPE, .mlp = MLP_PLAIN, .mla = true }, MODEL,
+      .names = plm_names, .keys = plm_keys, .def_act = ARCH_RELU2, .def_tied = true },
     { "DeepseekOcr2ForConditionalGeneration", "deepseek_ocr2", .w = { RMS_ROPE },
       .prefix = "model.language_model.", .in_text = true, .names = deepseek_ocr2_names,
       .keys = deepseek_ocr2_keys, .def_shared = 2 },

@@ -1,0 +1,205 @@
+/* formats/arch/rows/outside.c - models whose code is their publishers' own, and llama.cpp's: Qwen 1 and OpenELM. */
+#include "formats/arch/arch_impl.h"
+#include "formats/arch/rows/rows.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static void drop(cJSON *j, const char *key) { cJSON_DeleteItemFromObjectCaseSensitive(j, key); }
+
+/* A key by another name, where that is not there. */
+static void rename_key(cJSON *j, const char *from, const char *to)
+{
+    cJSON *v = js_get(j, to) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(j, from);
+    if (!v) return;
+    drop(j, to);
+    cJSON_AddItemToObject(j, to, v);
+}
+
+/* ---- Qwen 1 ---- */
+
+/* Both halves of an MLP's width. */
+static lq_status two_halves(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (!v) c->ffn = 22016;
+    if (c->ffn % 2)
+        return lq_fail(err, LQ_EVALUE, "%s: expected an even number, found %" PRId64, key, c->ffn);
+    c->ffn /= 2;
+    return LQ_OK;
+}
+
+static lq_status whole_heads(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    int64_t n = c->head_dim;
+    if (!v || (js_whole(v, 1, ARCH_MAX_WIDTH, &n) && n == c->head_dim)) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected hidden_size / num_attention_heads, %" PRId64 ", found %s", key,
+                   c->head_dim, js_describe(found, v));
+}
+
+/* From seq_length on, rotations are by another base and q by a logarithm of the position, unless both are off. */
+static lq_status qwen_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t trained = 8192;
+    bool ntk = true, logn = true;
+    lq_status s = js_i64(j, "seq_length", false, 1, INT32_MAX, &trained, err);
+    if (!s) s = js_bool(j, "use_dynamic_ntk", false, &ntk, err);
+    if (!s) s = js_bool(j, "use_logn_attn", false, &logn, err);
+    if ((ntk || logn) && trained < c->max_pos) c->max_pos = trained;
+    return s;
+}
+
+/* ---- OpenELM ---- */
+
+/* Multiples of `by` near `wide`, and not much below it. */
+static int64_t near_multiple(double wide, int64_t by)
+{
+    int64_t n = (int64_t)(wide + (double)by / 2) / by * by;
+    if (n < by) n = by;
+    return (double)n < 0.9 * wide ? n + by : n;
+}
+
+/* ffn_multipliers of the width, in multiples of ffn_dim_divisor. */
+static lq_status name_widths(cJSON *j, lq_err *err)
+{
+    static const char key[] = "ffn_multipliers";
+    const cJSON *list = js_get(j, key);
+    int64_t by = 256, hidden = 0;
+    if (!list) return LQ_OK;
+    lq_status s = js_i64(j, "ffn_dim_divisor", false, 1, ARCH_MAX_WIDTH, &by, err);
+    if (!s) s = js_i64(j, "hidden_size", true, 1, ARCH_MAX_WIDTH, &hidden, err);
+    if (s) return s;
+    drop(j, "intermediate_size");
+    cJSON *widths = cJSON_AddArrayToObject(j, "intermediate_size");
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
+        if (!cJSON_IsNumber(e) || !(e->valuedouble > 0 && e->valuedouble <= 1024)) break;
+        const int64_t n = near_multiple(e->valuedouble * (double)hidden, by);
+        cJSON_AddItemToArray(widths, cJSON_CreateNumber((double)n));
+    }
+    if (cJSON_GetArraySize(widths) == cJSON_GetArraySize(list)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a number for each layer", key);
+}
+
+/* The most heads of any layer. */
+static void put_most(cJSON *j, const char *list, const char *key)
+{
+    double most = 0;
+    const cJSON *all = js_get(j, list);
+    for (const cJSON *e = cJSON_IsArray(all) ? all->child : NULL; e; e = e->next)
+        if (cJSON_IsNumber(e) && e->valuedouble > most) most = e->valuedouble;
+    if (!all) return;
+    drop(j, key);
+    cJSON_AddNumberToObject(j, key, most);
+}
+
+static lq_status openelm_words(cJSON *j, lq_err *err)
+{
+    static const char *const names[][2] = { { "model_dim", "hidden_size" },
+                                            { "num_transformer_layers", "num_hidden_layers" },
+                                            { "max_context_length", "max_position_embeddings" },
+                                            { "rope_freq_constant", "rope_theta" },
+                                            { "activation_fn_name", "hidden_act" },
+                                            { "share_input_output_layers",
+                                              "tie_word_embeddings" } };
+    /* Its code reads that key alone. */
+    if (js_get(j, "share_input_output_layers")) drop(j, "tie_word_embeddings");
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        rename_key(j, names[i][0], names[i][1]);
+    put_most(j, "num_query_heads", "num_attention_heads");
+    put_most(j, "num_kv_heads", "num_key_value_heads");
+    return name_widths(j, err);
+}
+
+/* Number i of a list of one for each layer. */
+static lq_status number_at(int64_t *out, const cJSON *j, const char *key, int64_t i, int64_t layers,
+                           lq_err *err)
+{
+    const cJSON *list = js_get(j, key);
+    if (cJSON_IsArray(list) && cJSON_GetArraySize(list) == layers &&
+        js_whole(cJSON_GetArrayItem(list, (int)i), 1, ARCH_MAX_WIDTH, out))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer for each of %" PRId64 " layers",
+                   key, layers);
+}
+
+static lq_status openelm_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    lq_status s =
+        z ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        z[i] = (arch_sizes){ 0, c->head_dim, c->rope_dims, 0, 0 };
+        s = number_at(&z[i].heads, j, "num_query_heads", i, c->layers, err);
+        if (!s) s = number_at(&z[i].kv_heads, j, "num_kv_heads", i, c->layers, err);
+        if (!s) s = number_at(&z[i].ffn, j, "intermediate_size", i, c->layers, err);
+    }
+    if (!s) s = arch_set_sizes(c, z, err);
+    free(z);
+    return s;
+}
+
+static lq_status norms_by_rms(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "rms_norm", err);
+}
+
+/* A table of names reads by line. */
+/* clang-format off */
+#define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
+static const arch_name qwen_names[] = {
+    { R_EMBED, "@wte", 0, BIAS_NO },
+    { R_FINAL_NORM, "@ln_f", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, "@h.%d.ln_1", 0, BIAS_NO },
+    { R_QKV, "@h.%d.attn.c_attn", 0, BIAS_YES },
+    { R_O, "@h.%d.attn.c_proj", 0, BIAS_NO },
+    { R_MLP_NORM, "@h.%d.ln_2", 0, BIAS_NO },
+    { R_UP, "@h.%d.mlp.w1", 0, BIAS_NO },
+    { R_GATE, "@h.%d.mlp.w2", 0, BIAS_NO },
+    { R_DOWN, "@h.%d.mlp.c_proj", 0, BIAS_NO },
+    END,
+};
+static const arch_key qwen_keys[] = {
+    { "intermediate_size", KEY_FN, 0, NONE, two_halves },
+    { "kv_channels", KEY_FN, 0, NONE, whole_heads },
+    MUST("no_bias", 1),
+    MUST("scale_attn_weights", 1),
+    KNOWN("use_logn_attn"), KNOWN("use_dynamic_ntk"), KNOWN("seq_length"), /* qwen_layers */
+    NO_KEY,
+};
+static const arch_name openelm_names[] = {
+    { R_EMBED, "@token_embeddings", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "attn_norm", 0, BIAS_NO },
+    { R_QKV, LAYER "attn.qkv_proj", 0, BIAS_NO },
+    { R_Q_NORM, LAYER "attn.q_norm", 0, BIAS_NO },
+    { R_K_NORM, LAYER "attn.k_norm", 0, BIAS_NO },
+    { R_O, LAYER "attn.out_proj", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO },
+    { R_GATE_UP, LAYER "ffn.proj_1", 0, BIAS_NO },
+    { R_DOWN, LAYER "ffn.proj_2", 0, BIAS_NO },
+    END,
+};
+static const arch_key openelm_keys[] = {
+    { "normalize_qk_projections", KEY_FN, 0, NONE, arch_key_head_qk_norm },
+    { "normalization_layer_name", KEY_FN, 0, NONE, norms_by_rms },
+    MUST("ffn_with_glu", 1),
+    KNOWN("num_query_heads"), KNOWN("num_kv_heads"), KNOWN("ffn_multipliers"), /* openelm_layers */
+    KNOWN("qkv_multipliers"), KNOWN("rope_max_length"), /* what the lists were made of; of a cache */
+    NO_KEY,
+};
+
+const arch_row arch_rows_outside[] = {
+    { "QWenLMHeadModel", "qwen", .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
+      .keys = qwen_keys, .layers = qwen_layers, .ends_at = "seq_length", .def_max_pos = 32768 },
+    { "OpenELMForCausalLM", "openelm", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD },
+      .prefix = "transformer.", .names = openelm_names, .keys = openelm_keys,
+      .respell = openelm_words, .layers = openelm_layers, .def_head_dim = 128 },
+    { .arch = NULL },
+};
+/* clang-format on */
