@@ -18,7 +18,7 @@ typedef struct {
     const arch_row *arch; /* of row->hf */
     cJSON *j;
     bool ok;         /* memory sufficed */
-    char fault[192]; /* what the first key that is not as it should be has, or "" */
+    char fault[240]; /* what the first key that is not as it should be has, or "" */
     lq_status st;    /* of that */
 } config;
 
@@ -605,6 +605,25 @@ static void check_sections(config *c)
         fault(c, LQ_EUNSUPPORTED, k, "none, found sections of images (GLM-4V)");
 }
 
+/* Of one head's size values are as wide as keys, or the file is another model's. */
+static void check_values(config *c, const char *ending)
+{
+    char k[128], key[64], value[64];
+    int64_t v = 0, width = 0;
+    snprintf(key, sizeof key, "attention.key_length%s", ending);
+    snprintf(value, sizeof value, "attention.value_length%s", ending);
+    if (c->arch->w.mla || !read_int(c, value, &v)) return;
+    const bool said = read_int(c, key, &width);
+    if (!said && (c->row->layered || c->row->state)) return; /* by layer, or none attends */
+    if (!said) {
+        const int64_t heads = int_at(c, "attention.head_count", 0);
+        width = heads > 0 ? int_at(c, "embedding_length", 0) / heads : v;
+    }
+    char what[64];
+    snprintf(what, sizeof what, "%lld as of keys, found %lld", (long long)width, (long long)v);
+    if (v != width) fault(c, LQ_EUNSUPPORTED, meta_key(k, c, value), what);
+}
+
 /* Ling 1's config.json has no factor on what experts give. */
 static void check_scale(config *c)
 {
@@ -728,6 +747,8 @@ static lq_status put_all(config *c, lq_err *err)
     check_sections(c);
     check_scale(c);
     check_chunks(c);
+    check_values(c, "");
+    check_values(c, "_swa");
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 

@@ -532,6 +532,15 @@ def test_a_model_without_width_is_refused(llmq, tmp_path):
     assert "m.gguf: hidden_size: expected an integer 1..4194304, found 0" in p.stderr
 
 
+@pytest.mark.parametrize("name,arch,key,found", [("llama3-gqa", "llama", "value_length", 4), ("gemma4-moe", "gemma4", "value_length_swa", 0),
+                                                 ("granite-h", "granitehybrid", "value_length", 1 << 31)])
+def test_values_as_wide_as_keys_or_refused(llmq, tmp_path, name, arch, key, found):
+    llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    set_u32(tmp_path / "m.gguf", f"{arch}.attention.{key}", found)
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert f"m.gguf: {arch}.attention.{key}: expected " in p.stderr and f" as of keys, found {found}" in p.stderr
+
+
 def test_qwen2_moe_without_biases(llmq, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(ARCH / "qwen2-moe-shared", folder)
