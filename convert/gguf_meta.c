@@ -2,6 +2,7 @@
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
 #include "formats/arch/generation_config.h"
+#include "formats/gguf/gguf_compress.h"
 #include "formats/gguf/gguf_config.h"
 #include "formats/hf/front_matter.h"
 
@@ -9,65 +10,10 @@
 #include <stdlib.h>
 #include <strings.h>
 
-/* ---- pairs ---- */
-void gguf_put_le(lq_buf *b, uint64_t v, int bytes)
-{
-    char c[8];
-    for (int i = 0; i < bytes; i++)
-        c[i] = (char)(v >> 8 * i & 0xff);
-    lq_buf_add(b, c, (size_t)bytes);
-}
-
-void gguf_put_str(lq_buf *b, const char *s, size_t n)
-{
-    gguf_put_le(b, n, 8);
-    lq_buf_add(b, s, n);
-}
-
-void gguf_pair_key(gguf_pairs *p, const char *name, gguf_type t)
-{
-    gguf_put_str(&p->b, name, strlen(name));
-    gguf_put_le(&p->b, t, 4);
-    p->n++;
-}
-
-void gguf_pair_int(gguf_pairs *p, const char *name, int64_t v)
-{
-    gguf_pair_key(p, name, GGUF_U32);
-    gguf_put_le(&p->b, (uint64_t)v, 4);
-}
-
-void gguf_pair_str(gguf_pairs *p, const char *name, const char *v)
-{
-    gguf_pair_key(p, name, GGUF_STRING);
-    gguf_put_str(&p->b, v, strlen(v));
-}
-
-static void put_f32(gguf_pairs *p, double v)
-{
-    const float f = (float)v;
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    gguf_put_le(&p->b, bits, 4);
-}
-
 static void pair_float(gguf_pairs *p, const char *name, double v)
 {
     gguf_pair_key(p, name, GGUF_F32);
-    put_f32(p, v);
-}
-
-void gguf_pair_bool(gguf_pairs *p, const char *name, bool v)
-{
-    gguf_pair_key(p, name, GGUF_BOOL);
-    gguf_put_le(&p->b, v, 1);
-}
-
-void gguf_pair_array(gguf_pairs *p, const char *name, gguf_type of, uint64_t n)
-{
-    gguf_pair_key(p, name, GGUF_ARRAY);
-    gguf_put_le(&p->b, of, 4);
-    gguf_put_le(&p->b, n, 8);
+    gguf_put_f32(p, v);
 }
 
 /* ---- what a copy of a GGUF file keeps ---- */
@@ -141,7 +87,7 @@ static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 
 static void put_yarn(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
-    const arch_rope *r = &c->rope[ROPE_MAIN];
+    const arch_rope *r = &c->rope[a->compress ? ROPE_LOCAL : ROPE_MAIN];
     const struct {
         const char *key;
         double v, def;
@@ -154,7 +100,8 @@ static void put_yarn(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     /* DeepSeek's attention is scaled by (mscale log(factor) / 10 + 1)^2. */
     const double m = sqrt(c->attn_scale * sqrt((double)c->head_dim));
     snprintf(k, sizeof k, "%s.rope.scaling.yarn_log_multiplier", a->gguf);
-    if (c->w.mla && r->factor > 1 && m > 1) pair_float(p, k, (m - 1) / log(r->factor));
+    if (c->w.mla && !c->w.kv_one && r->factor > 1 && m > 1)
+        pair_float(p, k, (m - 1) / log(r->factor));
     /* ... of Ministral 3 it is mscale_all_dim itself, which its mscale equals. */
     if (strcmp(a->gguf, "mistral3") == 0 && r->factor > 1 && fabs(r->attention_factor - 1) < 1e-9)
         pair_float(p, k, 1);
@@ -162,7 +109,7 @@ static void put_yarn(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 
 static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
-    const arch_rope *r = &c->rope[ROPE_MAIN];
+    const arch_rope *r = &c->rope[a->compress ? ROPE_LOCAL : ROPE_MAIN];
     char k[96];
     if (r->kind != ROPE_PLAIN && r->kind != ROPE_LINEAR) {
         /* llama3: for our own reader; the factors are a tensor */
@@ -252,7 +199,7 @@ static void put_limits(gguf_pairs *p, const char *key, const gguf_own *o, const 
     if (!any) return;
     gguf_pair_array(p, key, GGUF_F32, (uint64_t)c->layers);
     for (int64_t i = 0; i < c->layers; i++)
-        put_f32(p, limit_at(c, i, o));
+        gguf_put_f32(p, limit_at(c, i, o));
 }
 
 /* Is it a number that the config has, if not in a field? */
@@ -285,7 +232,10 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         gguf_pair_bool(p, key, *(const bool *)at);
         return;
     case OWN_GATING:
-        gguf_pair_int(p, key, c->w.router == ROUTER_SIGMOID ? 2 : 1);
+        gguf_pair_int(p, key,
+                      c->w.router == ROUTER_SQRT_SOFTPLUS ? GGUF_SQRT_SOFTPLUS
+                      : c->w.router == ROUTER_SIGMOID     ? 2
+                                                          : 1);
         return;
     case OWN_DENSE:
         gguf_pair_int(p, key, dense_of(c));
@@ -595,9 +545,9 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "nextn_predict_layers", further },
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
-                 { "feed_forward_length", each            ? 0
-                                          : a->two_halves ? 2 * c->ffn
-                                                          : c->ffn },
+                 { "feed_forward_length", each || a->compress ? 0
+                                          : a->two_halves     ? 2 * c->ffn
+                                                              : c->ffn },
                  { "attention.head_count", a->state || a->lists ? 0 : c->heads },
                  { "attention.head_count_kv", each          ? 0
                                               : a->kv_apart ? 1
@@ -607,7 +557,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "attention.key_length_mla", a->kv_apart ? c->head_dim : 0 },
                  { "attention.value_length_mla", a->kv_apart ? c->v_dim : 0 },
                  { "attention.q_lora_rank", c->q_lora },
-                 { "attention.kv_lora_rank", c->kv_lora },
+                 { "attention.kv_lora_rank", c->w.kv_one ? 0 : c->kv_lora },
                  { "rope.dimension_count", a->layered || a->lists ? 0 : c->rope_dims },
                  { "vocab_size", c->vocab } };
     char k[96];
@@ -632,6 +582,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
         put_scaling(p, a, c);
     if (a->state) put_state(p, a, c, further);
     if (a->lists) put_by_layer(p, a, c);
+    if (a->compress) gguf_put_compress(p, a, c);
 }
 
 /* ---- does it say all? ---- */
@@ -848,6 +799,12 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "rope_type: llama.cpp's '%s' runs Llama 3's scaling, found longrope",
                        a->gguf);
+    for (int64_t i = 0; i < c->layers && a->compress; i++)
+        if (c->tied || !c->shared_ffn || (i && c->layer[i].hashed && !c->layer[i - 1].hashed))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "mlp_layer_types: llama.cpp's '%s' runs experts by token in the first "
+                           "layers alone, shared experts, and an output head of its own",
+                           a->gguf);
     if (c->w.head_rows_1)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "lm_head: Baichuan 2 uses its rows with length 1, which llama.cpp does not");

@@ -21,6 +21,7 @@ void gguf_pair_bool(gguf_pairs *p, const char *key, bool v);
 void gguf_pair_array(gguf_pairs *p, const char *key, gguf_type of,
                      uint64_t n);                                /* elements follow */
 void gguf_pair_key(gguf_pairs *p, const char *key, gguf_type t); /* a value follows */
+void gguf_put_f32(gguf_pairs *p, double v);                      /* an element */
 void gguf_put_le(lq_buf *b, uint64_t v, int bytes);
 void gguf_put_str(lq_buf *b, const char *s, size_t n);
 
@@ -28,6 +29,9 @@ void gguf_put_str(lq_buf *b, const char *s, size_t n);
  * of it is not known here, or the model is not what the file would say. */
 lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err);
 lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without pairs */
+/* Of gguf_arch.compress: its lists; and does llama.cpp run such numbers (it aborts on others)? */
+void gguf_put_compress(gguf_pairs *p, const gguf_arch *a, const arch_config *c);
+bool gguf_runs_compressed(const arch_config *c);
 /* Has the source an MTP head that goes along? */
 bool gguf_has_head(const src_source *src, const gguf_arch *a);
 /* Pairs of dims that a list of factors is for: of the layer that turns most, in one that turns fewer the first of them. */

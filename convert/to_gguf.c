@@ -208,13 +208,21 @@ static lq_status skip_rows(conv *c, const src_tensor **t, lq_err *err)
     return LQ_OK;
 }
 
+/* Whole numbers (NAME_IDS)? */
+static bool has_ids(const arch_config *c, const arch_slot *slot)
+{
+    const arch_name *name = arch_name_of(c, slot->role);
+    return name && name->flags & NAME_IDS;
+}
+
 static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
 {
     arch_slot slot;
     if (is_derived(t->name)) return LQ_OK;
     if (is_further(c->config, t->name)) return c->further++, LQ_OK;
     if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
-    if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
+    if (!arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
+    if (!t->plain && !has_ids(c->config, &slot)) return no_place(c, t, err);
     if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
     lq_status s = slot.role == R_POS_EMBED ? skip_rows(c, &t, err) : LQ_OK;
     return s ? s : add_slot(c, c->config, t, slot, err);
@@ -280,6 +288,8 @@ static lq_status list_tensors(conv *c, lq_err *err)
     if (c->further)
         conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
                   (long long)c->further);
+    if (c->arch->compress && !gguf_runs_compressed(c->config))
+        conv_note(c->r, "llama.cpp runs 4 streams, and compression by 4 and 128: not this file");
     if (c->config->row->w.both_ways && c->config->types > 1 && c->config->head == HEAD_LABELS)
         conv_note(c->r, "llama.cpp gives both texts of a pair the first one's type: its scores "
                         "are others than the model's");
@@ -736,12 +746,31 @@ static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
     return lq_dtype_is_float(stored) ? stored : q->scheme.dtype;
 }
 
+/* Whole numbers as I32. */
+static lq_status put_ids(conv *c, const entry *e, lq_err *err)
+{
+    const float *v;
+    lq_arena a = { 0 };
+    lq_status s = src_vector(c->src, e->slot.role, e->slot.layer, -1, false, &v, &a, err);
+    to_gguf_begin(c, e, GGML_I32);
+    for (int64_t i = 0, n = elements_of(e); i < n && !s; i++) {
+        const int32_t id = v[i] >= 0 && v[i] < 1e9f ? (int32_t)v[i] : -1;
+        if ((float)id < v[i] || (float)id > v[i])
+            s = lq_fail(err, LQ_EVALUE, "expected whole numbers, found %g", (double)v[i]);
+        if (!s) s = lq_out_write(c->out, &id, sizeof id, err);
+    }
+    lq_arena_free(&a);
+    return s ? s : end(c, e, GGML_I32, err);
+}
+
 static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
 {
     const qt_tensor *q = &e->t->t; /* its scheme and shape alone */
     pass p = { .c = c, .e = e, .held = true };
     lq_status s;
-    if (e->scale) {
+    if (has_ids(e->config, &e->slot)) {
+        s = put_ids(c, e, err);
+    } else if (e->scale) {
         p.what = SCALES;
         p.type = GGML_F32;
         s = each(&p, err);

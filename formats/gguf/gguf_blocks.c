@@ -211,6 +211,7 @@ static const struct {
     { GGML_Q6_K, "Q6_K", 256, 210, 8, 16, false, true, NULL, give_q6_k },
     { GGML_F32, "F32", 1, 4, 0, 0, false, false, NULL, NULL },
     { GGML_F16, "F16", 1, 2, 0, 0, false, false, NULL, NULL },
+    { GGML_I32, "I32", 1, 4, 0, 0, false, false, NULL, NULL }, /* of NAME_IDS alone */
     { GGML_BF16, "BF16", 1, 2, 0, 0, false, false, NULL, NULL },
     { GGML_MXFP4, "MXFP4", 32, 17, 4, 32, false, false, NULL, NULL },
     { GGML_NVFP4, "NVFP4", 64, 36, 4, 16, false, false, NULL, NULL },

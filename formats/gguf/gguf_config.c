@@ -2,6 +2,7 @@
 #include "formats/gguf/gguf_config.h"
 
 #include "base/utf8.h"
+#include "formats/gguf/gguf_compress.h"
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_layers.h"
 #include "formats/gguf/gguf_lists.h"
@@ -547,9 +548,9 @@ static void put_own(config *c)
         const int64_t dim = int_at(c, "attention.key_length", hidden / heads);
         put_number(c, c->j, "attention_multiplier", dim > 0 ? 1 / sqrt((double)dim) : 0);
     }
-    if (c->arch->w.mla)
+    if (c->arch->w.mla && !c->arch->w.kv_one)
         put_mla(c, heads);
-    else if (!c->row->layered && !c->row->state)
+    else if (!c->row->layered && !c->row->state && !c->row->compress)
         put_heads(c, heads, hidden);
     put_topk(c);
     put_sharing(c, heads);
@@ -612,7 +613,7 @@ static void check_values(config *c, const char *ending)
     int64_t v = 0, width = 0;
     snprintf(key, sizeof key, "attention.key_length%s", ending);
     snprintf(value, sizeof value, "attention.value_length%s", ending);
-    if (c->arch->w.mla || !read_int(c, value, &v)) return;
+    if ((c->arch->w.mla && !c->arch->w.kv_one) || !read_int(c, value, &v)) return;
     const bool said = read_int(c, key, &width);
     if (!said && (c->row->layered || c->row->state)) return; /* by layer, or none attends */
     if (!said) {
@@ -743,6 +744,7 @@ static lq_status put_all(config *c, lq_err *err)
         c->row->layered ? gguf_layers_config(c->j, c->f, c->row, err) : put_scaling(c, err);
     if (!s && c->row->state) s = gguf_state_config(c->j, c->f, c->row, err);
     if (!s && c->row->lists) s = gguf_lists_config(c->j, c->f, c->row, err);
+    if (!s && c->row->compress) s = gguf_compress_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
     check_scale(c);

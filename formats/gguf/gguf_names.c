@@ -42,6 +42,7 @@ const gguf_arch gguf_archs[] = {
     { "command-r", "CohereForCausalLM", .eps = "layer_norm_eps" },
     { "deepseek32", "DeepseekV32ForCausalLM", .kv_apart = true },
     { "glm-dsa", "GlmMoeDsaForCausalLM", .kv_apart = true },
+    { "deepseek4", "DeepseekV4ForCausalLM", .compress = true },
     { "deepseek2", "DeepseekV3ForCausalLM", .when = "*.exp_probs_b.bias" },
     { "mistral4", "Mistral4ForCausalLM", .gate_up_one = true },
     { "deepseek2", "Mistral4ForCausalLM", .when = "attention.temperature_scale" }, /* Mistral Large 3; read alone */
@@ -254,6 +255,26 @@ const gguf_own gguf_owns[] = {
     MINIMAX_M3("MiniMaxM3VLForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV32ForCausalLM"),
     INDEXER("DeepseekV32ForCausalLM"),
+    EXPERTS("DeepseekV4ForCausalLM", "n_routed_experts"),
+    { "DeepseekV4ForCausalLM", EXPERT_FFN },
+    { "DeepseekV4ForCausalLM", "n_shared_experts", "expert_shared_count", OWN_SHARED,
+      AT(shared_ffn) },
+    { "DeepseekV4ForCausalLM", "routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "DeepseekV4ForCausalLM", "norm_topk_prob", "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },
+    { "DeepseekV4ForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "DeepseekV4ForCausalLM", WINDOW },
+    INDEXER("DeepseekV4ForCausalLM"),
+    { "DeepseekV4ForCausalLM", "q_lora_rank", "attention.q_lora_rank", OWN_INT, 0 },
+    { "DeepseekV4ForCausalLM", "qk_rope_head_dim", "rope.dimension_count", OWN_INT, 0 },
+    { "DeepseekV4ForCausalLM", "o_groups", "attention.output_group_count", OWN_INT, AT(o_groups) },
+    { "DeepseekV4ForCausalLM", "o_lora_rank", "attention.output_lora_rank", OWN_INT, AT(o_lora) },
+    { "DeepseekV4ForCausalLM", "compress_rope_theta", "attention.compress_rope_freq_base", OWN_REAL,
+      AT(rope[ROPE_LOCAL].theta) },
+    { "DeepseekV4ForCausalLM", "hc_mult", "hyper_connection.count", OWN_INT, AT(hyper) },
+    { "DeepseekV4ForCausalLM", "hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations", OWN_INT,
+      AT(hyper_steps) },
+    { "DeepseekV4ForCausalLM", "hc_eps", "hyper_connection.epsilon", OWN_REAL, AT(hyper_eps) },
     DEEPSEEK_EXPERTS("GlmMoeDsaForCausalLM"),
     INDEXER("GlmMoeDsaForCausalLM"),
     { "GlmMoeDsaForCausalLM", "indexer_types", "attention.indexer.types", OWN_INDEXERS, 0 },
@@ -525,10 +546,29 @@ const gguf_own gguf_owns[] = {
 #define M3_NAMES(row) \
     { R_INDEX_Q, "indexer.q_proj", .variant = row }, \
     { R_INDEX_K, "indexer.k_proj", .variant = row }
+#define COMPRESSOR(kv, gate, bias, norm, at) \
+    { kv, at "_kv", .variant = "deepseek_v4" }, \
+    { gate, at "_gate", .variant = "deepseek_v4" }, \
+    { bias, at "_ape", .variant = "deepseek_v4" }, \
+    { norm, at "_norm", .variant = "deepseek_v4" }
+#define HYPER(fn, base, scale, at) \
+    { fn, at "_fn", .variant = "deepseek_v4" }, \
+    { base, at "_base", .variant = "deepseek_v4" }, \
+    { scale, at "_scale", .variant = "deepseek_v4" }
 /* clang-format on */
 static const gguf_name names[] = {
     M3_NAMES("minimax_m3_vl"),
     M3_NAMES("minimax_m3_vl_text"),
+    { R_KV_A, "attn_kv", .variant = "deepseek_v4" },
+    { R_O_A, "attn_output_a", .variant = "deepseek_v4" },
+    { R_O, "attn_output_b", .variant = "deepseek_v4" },
+    COMPRESSOR(R_SPARSE_KV, R_SPARSE_GATE, R_SPARSE_BIAS, R_SPARSE_NORM, "attn_compressor"),
+    COMPRESSOR(R_HEAVY_KV, R_HEAVY_GATE, R_HEAVY_BIAS, R_HEAVY_NORM, "attn_compressor"),
+    COMPRESSOR(R_INDEX_K, R_INDEX_GATE, R_INDEX_BIAS, R_INDEX_K_NORM, "indexer_compressor"),
+    HYPER(R_HYPER_END_FN, R_HYPER_END_BASE, R_HYPER_END_SCALE, "output_hc"),
+    HYPER(R_HYPER_ATTN_FN, R_HYPER_ATTN_BASE, R_HYPER_ATTN_SCALE, "hc_attn"),
+    HYPER(R_HYPER_MLP_FN, R_HYPER_MLP_BASE, R_HYPER_MLP_SCALE, "hc_ffn"),
+    { R_EXPERTS_OF, "ffn_gate_tid2eid", .join = JOIN_NONE },
     { R_INDEX_Q_NORM, "indexer.q_norm", .join = JOIN_NONE },
     { R_FINAL_NORM, "nextn.shared_head_norm.weight", .further = true },
     { R_MTP_EMBED_NORM, "nextn.enorm.weight", .further = true },

@@ -36,6 +36,7 @@ typedef struct {
     const char *both_ways;
     bool two_halves;  /* feed_forward_length is of gate and up together */
     bool gates_apart; /* an MLP's gate and up are two tensors, of ours that are one */
+    bool compress;    /* some layers attend to compressed positions: gguf_compress.h */
     bool further;     /* its MTP head goes along, as a block after the model's */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */

@@ -60,6 +60,8 @@ static lq_status add_dense(src_source *s, const gguf_tensor *t, int number, lq_e
 {
     char text[256], name[64];
     lq_buf b = { 0 };
+    if (t->type == GGML_I32)
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%s': expected weights, found I32", t->name);
     if (t->n_dims != 2) return lq_fail(err, LQ_ESHAPE, "tensor '%s': expected a matrix", t->name);
     const long long N = (long long)t->shape[0], K = (long long)t->shape[1];
     snprintf(text, sizeof text,

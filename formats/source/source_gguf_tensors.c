@@ -540,12 +540,25 @@ static lq_status make_parts(src_source *s, const gguf_tensor *g, const fused *f,
     return st;
 }
 
+/* Whole numbers, of a role that has them. */
+static lq_status make_ids(src_source *s, const gguf_tensor *g, const place *w, lq_err *err)
+{
+    const char *name = hf_name(s, g, w);
+    if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!w->row || !(arch_name_of(w->config, w->slot.role)->flags & NAME_IDS))
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected weights, found I32",
+                       g->name);
+    return src_fill_plain(&s->tensors[s->n_tensors++], name, LQ_I32, g->n_dims, g->shape, g->data,
+                          g->bytes, err);
+}
+
 static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arch *row, lq_err *err)
 {
     const fused *f = fusion_of(s, g);
     const place w = place_of(s, g->name);
     src_tensor *t = &s->tensors[s->n_tensors];
     lq_status st = LQ_OK;
+    if (g->type == GGML_I32) return make_ids(s, g, &w, err);
     if (f) return make_parts(s, g, f, row, err);
     if (!w.row || w.row->join == JOIN_NONE) return make_experts(s, g, row, w, err);
     if (w.row->join == JOIN_GATE) st = make_gate_up(s, t, g, &w, err);

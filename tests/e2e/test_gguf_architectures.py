@@ -91,7 +91,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5", "deepseek-v4"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -539,6 +539,23 @@ def test_values_as_wide_as_keys_or_refused(llmq, tmp_path, name, arch, key, foun
     set_u32(tmp_path / "m.gguf", f"{arch}.attention.{key}", found)
     p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
     assert f"m.gguf: {arch}.attention.{key}: expected " in p.stderr and f" as of keys, found {found}" in p.stderr
+
+
+@pytest.mark.parametrize("was,now,why", [
+    (struct.pack("<IQ3I", 5, 3, 0, 4, 8), struct.pack("<IQ3I", 5, 3, 0, 4, 1 << 31), "expected 0, 4 or one other ratio, found -2147483648 in layer 2"),
+    (struct.pack("<IQ3I", 5, 3, 0, 4, 8), struct.pack("<IQ3I", 5, 3, 0, 0, 8), "found 0 in layer 1, and tensor 'blk.1.attn_compressor_kv.weight'"),
+    (struct.pack("<IQ3f", F32, 3, 1.5, 1.5, 1.5), struct.pack("<IQ3f", F32, 3, 1.5, 1.5, 2), "swiglu_clamp_exp: expected 1.5 in all layers, found 2 in layer 2"),
+    (b"hyper_connection.sinkhorn_iterations", b"hyper_connection.sinkhorn_iterationz", "sinkhorn_iterations: expected a number above 0, found 0")])
+def test_deepseek_v4_as_its_lists_say(llmq, tmp_path, was, now, why):
+    b = (ROOT / "tests/golden/gguf/arch/deepseek-v4.gguf").read_bytes()
+    assert was in b
+    (tmp_path / "m.gguf").write_bytes(b.replace(was, now, 1))
+    assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
+
+
+def test_what_llama_cpp_does_not_run_is_noted(llmq, tmp_path):
+    p = llmq("convert", ARCH / "deepseek-v4", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    assert "llama.cpp runs 4 streams, and compression by 4 and 128: not this file" in p.stderr
 
 
 def test_qwen2_moe_without_biases(llmq, tmp_path):

@@ -38,7 +38,7 @@ static void count_types(int64_t *made, int64_t *kept, const gguf_file *f)
     for (size_t i = 0; i < f->n; i++) {
         const gguf_tensor *t = &f->tensors[i];
         const qt_scheme s = gguf_scheme(t->type);
-        if (is_float(t->type)) continue;
+        if (is_float(t->type) || t->type == GGML_I32) continue;
         *made += qz_makes(&s);
         *kept += !qz_makes(&s);
         if (!qz_makes(&s))

@@ -16,16 +16,36 @@ llama, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 sys.path[:0] = [str(llama), str(llama / "gguf-py")]
 
 import gguf  # noqa: E402
+import torch  # noqa: E402
+from conversion.base import LazyTorchTensor  # noqa: E402
 from conversion import ModelBase, ModelType, get_model_architecture, get_model_class  # noqa: E402
 
 # What its converter knows them by, as the makers' files say.
 OTHERS = {"mistral4": "Mistral3ForConditionalGeneration", "phimoe": "PhiMoEForCausalLM"}
+
+# What its converter wants of config.json as the makers write it.
+MORE = {
+    "deepseek-v4": {"compress_ratios": [0, 4, 8], "num_hash_layers": 1, "rope_parameters": None, "partial_rotary_factor": None,
+                    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1}},
+}
+
+
+BF16 = gguf.GGMLQuantizationType.BF16
+
+
+def bf16(model, layer, part, key):
+    """DeepSeek V4's experts, which are MXFP4 for its converter: BF16 here."""
+    names = [f"layers.{layer}.ffn.experts.{e}.{part}.weight" for e in range(model.hparams["n_routed_experts"])]
+    all = torch.stack([LazyTorchTensor.to_eager(model.model_tensors[n]()).float() for n in names])
+    model.gguf_writer.add_tensor(model.format_tensor_name(key, layer), gguf.quants.quantize(all.numpy(), BF16), raw_dtype=BF16)
+    return names
 
 
 def no_vocab(cls):
     for k in cls.__mro__:
         if "set_vocab" in k.__dict__:
             k.set_vocab = lambda self: self.gguf_writer.add_tokenizer_model("none")
+    gguf.GGUFWriter.add_chat_template = lambda self, text: None
 
 
 for name in sys.argv[3:]:
@@ -39,8 +59,14 @@ for name in sys.argv[3:]:
         folder = pathlib.Path(shutil.copytree(folder, pathlib.Path(tempfile.mkdtemp()) / name))
         hparams["architectures"] = [OTHERS[name]]
         (folder / "config.json").write_text(json.dumps(hparams))
+    if name in MORE:
+        folder = pathlib.Path(shutil.copytree(folder, pathlib.Path(tempfile.mkdtemp()) / name))
+        hparams = {k: v for k, v in (hparams | MORE[name]).items() if v is not None}
+        (folder / "config.json").write_text(json.dumps(hparams))
     cls = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     no_vocab(cls)
+    if name == "deepseek-v4":
+        cls._write_mxfp4_expert_tensor = bf16
     model = cls(folder, gguf.LlamaFileType.ALL_F32, out / f"{name}.gguf", hparams=hparams)
     no_vocab(type(getattr(model, "impl", model)))
     model.write()
