@@ -325,6 +325,14 @@ static bool send(gen *g, const char *type)
     return http_stream_event(g->r, type, w->b.oom ? NULL : w->b.p, w->b.n);
 }
 
+/* What says again what came in pieces. */
+static bool send_again(gen *g, const char *type)
+{
+    jw *w = &g->answer.chunk;
+    jw_close(w, '}');
+    return http_stream_repeat(g->r, type, w->b.oom ? NULL : w->b.p, w->b.n);
+}
+
 static bool send_response(gen *g, const char *type, const gen_choice *c, const api_error *e)
 {
     jw *w = begin_event(g, type);
@@ -366,7 +374,7 @@ static bool send_item(gen_choice *c, const gen_item *t, const char *type, item_s
     jw_put_i64(w, "output_index", gen_item_number(c, t));
     jw_key(w, "item");
     write_item(w, c, t, state);
-    return send(c->g, type);
+    return state == DONE ? send_again(c->g, type) : send(c->g, type);
 }
 
 /* Events of the parts that an item has: of its text (with the member that holds it when it is
@@ -430,7 +438,7 @@ static bool send_part(gen_choice *c, const gen_item *t, const part_events *e, co
     jw *w = begin_part_event(c, t, e, type);
     jw_key(w, "part");
     write_part(w, e->part, t, state);
-    return send(c->g, type);
+    return state == DONE ? send_again(c->g, type) : send(c->g, type);
 }
 
 static bool begin_item(gen_choice *c, const gen_item *t)
@@ -468,7 +476,7 @@ static bool end_item(gen_choice *c, const gen_item *t)
         gen_put_text(w, e->text, custom ? &input : &t->text);
         if (t->kind == CHAT_CONTENT) put_logprobs(w, t, 0);
         if (t->kind == CHAT_CALL) put_name(w, c, t);
-        ok = send(c->g, e->done);
+        ok = send_again(c->g, e->done);
     }
     lq_buf_free(&input);
     return ok && send_part(c, t, e, e->ended, DONE) &&
@@ -515,7 +523,7 @@ static bool end_stream(gen *g)
     w->b.oom |= response.b.oom;
     keep(g, &response);
     jw_free(&response);
-    return send(g, type);
+    return send_again(g, type);
 }
 
 static bool fail_stream(gen *g)

@@ -195,6 +195,10 @@ void http_stream_begin(http_req *r);
 bool http_stream_write(http_req *r, const char *p, size_t n);
 /* Likewise one event: "data: " + p[n] + blank line, after "event: " + name where there is one. */
 bool http_stream_event(http_req *r, const char *name, const char *p, size_t n);
+/* Likewise an event that says once more what the client was told in pieces, as the last of an answer do: up to
+ * HTTP_REPEAT_MAX backlogs of these, until all is read, are not counted against a client. */
+enum { HTTP_REPEAT_MAX = 64 };
+bool http_stream_repeat(http_req *r, const char *name, const char *p, size_t n);
 void http_stream_end(http_req *r);
 /* Bytes that a write may have now, before the client counts as too slow; SIZE_MAX where nothing waits to be read. */
 size_t http_stream_room(http_req *r);

@@ -97,7 +97,7 @@ static bool hand_pieces(http_req *r, const piece *v, int count)
     return ok;
 }
 
-static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
+static bool write_pieces(http_req *r, const piece *v, int count, bool whole, bool repeats)
 {
     size_t n = 0;
     if (!r->s) return whole && hand_pieces(r, v, count);
@@ -105,7 +105,10 @@ static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
         n += v[i].n;
     pthread_mutex_lock(&r->mu);
     const size_t have = r->out.n - r->out_off;
-    bool over = have && have + n > r->s->o.max_backlog; /* as http_stream_room */
+    const size_t most = HTTP_REPEAT_MAX * r->s->o.max_backlog;
+    if (!have) r->repeated = 0;
+    if (repeats) r->repeated = r->repeated + n < most ? r->repeated + n : most;
+    bool over = have && have + n > r->s->o.max_backlog + r->repeated; /* as http_stream_room */
     bool ok = whole && !r->dead && !r->ended && !over;
     if (ok) {
         if (r->out_off > r->out.n / 2) { /* drop what was read */
@@ -131,16 +134,26 @@ static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
 
 bool http_stream_write(http_req *r, const char *p, size_t n)
 {
-    return write_pieces(r, &(piece){ p, n }, 1, p != NULL);
+    return write_pieces(r, &(piece){ p, n }, 1, p != NULL, false);
 }
 
-bool http_stream_event(http_req *r, const char *name, const char *p, size_t n)
+static bool write_event(http_req *r, const char *name, const char *p, size_t n, bool repeats)
 {
     const piece v[] = { { "event: ", 7 }, { name, name ? strlen(name) : 0 },
                         { "\n", 1 },      { "data: ", 6 },
                         { p, n },         { "\n\n", 2 } };
     const int skip = name ? 0 : 3;
-    return write_pieces(r, v + skip, (int)LQ_COUNT(v) - skip, p != NULL);
+    return write_pieces(r, v + skip, (int)LQ_COUNT(v) - skip, p != NULL, repeats);
+}
+
+bool http_stream_event(http_req *r, const char *name, const char *p, size_t n)
+{
+    return write_event(r, name, p, n, false);
+}
+
+bool http_stream_repeat(http_req *r, const char *name, const char *p, size_t n)
+{
+    return write_event(r, name, p, n, true);
 }
 
 void http_stream_end(http_req *r)
@@ -156,10 +169,11 @@ void http_stream_end(http_req *r)
 size_t http_stream_room(http_req *r)
 {
     pthread_mutex_lock(&r->mu);
-    const size_t have = r->out.n - r->out_off;
+    const size_t have = r->out.n - r->out_off, repeated = r->repeated;
     pthread_mutex_unlock(&r->mu);
     if (!have || !r->s) return SIZE_MAX;
-    return have < r->s->o.max_backlog ? r->s->o.max_backlog - have : 0;
+    const size_t most = r->s->o.max_backlog + repeated;
+    return have < most ? most - have : 0;
 }
 
 /* MHD asks for bytes of the stream. After an error it marks the connection as closed, but frees it

@@ -69,8 +69,9 @@ struct http_req {
     size_t n_headers;
     lq_buf out; /* the whole body, or what of the stream is not yet read: from out_off on */
     size_t out_off;
-    bool ended;     /* nothing will be added to out */
-    double written; /* time of the last event or ping */
+    size_t repeated; /* of what waits at most so many bytes are of http_stream_repeat */
+    bool ended;      /* nothing will be added to out */
+    double written;  /* time of the last event or ping */
 };
 
 typedef struct http_tls http_tls; /* runtime/http/http_tls.c */

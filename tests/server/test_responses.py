@@ -1,6 +1,7 @@
 """OpenAI's Responses API: /v1/responses, against the scripted engine."""
 import json
 import re
+import socket
 import time
 
 import openai
@@ -643,3 +644,33 @@ def test_a_folder_of_responses(llmq, tmp_path):
     kept.chmod(0o777)
     r = llmq("serve", TINY, "--response-store", 3, "--response-store-dir", kept, "--port", 0, code=None)
     assert r.returncode and f"--response-store-dir: {kept}: expected a folder of this user" in r.stderr
+
+
+def late(server, ask):
+    """The stream, of which a client with little room begins to read when all of it is made."""
+    with socket.socket() as c:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = server.url.removeprefix("http://").split(":")
+        c.connect((host, int(port)))
+        data = json.dumps({**ask, "stream": True}).encode()
+        c.sendall(b"POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                  % (PATH.encode(), len(data)) + data)
+        time.sleep(2)
+        answer = b"".join(iter(lambda: c.recv(65536), b""))
+    return events_of(answer.split(b"\r\n\r\n", 1)[1])
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_an_end_that_says_all_again_reaches_who_reads_late(llmq, tmp_path, routed):
+    """With logprobs the last four events have 3 MB, and 1 MiB may wait."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "tiny").symlink_to(TINY)
+    ask = {"model": "tiny" if routed else TINY.name, "input": "Lily", "temperature": 0, "max_output_tokens": 400,
+           "top_logprobs": 20, "include": ["message.output_text.logprobs"]}
+    with Server(llmq, folder if routed else TINY, log=tmp_path / "log") as s:
+        events = late(s, ask)
+        assert events[-1]["type"] in ("response.completed", "response.incomplete")
+        sizes = [len(json.dumps(e)) for e in events]
+        assert sum(sizes[:-4]) < 1 << 20 < sum(sizes[-4:]), (sum(sizes[:-4]), sum(sizes[-4:]))
+        check_order(events)

@@ -409,6 +409,34 @@ TEST(a_slow_reader_is_cut)
     http_close(server);
 }
 
+TEST(what_repeats_is_not_counted_against_a_reader)
+{
+    static char big[50000];
+    const size_t most = 200000;
+    start((http_opts){ .max_backlog = most, .idle_seconds = 5 });
+    int fd = call();
+    say(fd, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+    CHECK(wait_for(&the_app.kept, 1), "no request");
+    http_req *r = atomic_load(&the_app.held);
+    memset(big, 'a', sizeof big);
+    for (int full = 0; full < 100; full++) { /* what the system holds is full too */
+        for (; http_stream_room(r) >= sizeof big + 8; full = 0)
+            CHECK(http_stream_event(r, NULL, big, sizeof big), "there was room");
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    for (int i = 0; i < 20; i++)
+        CHECK(http_stream_repeat(r, "done", big, sizeof big), "repeat %d was refused", i);
+    CHECK(http_stream_room(r) < sizeof big + 8, "they are room for others");
+    bool more = true;
+    for (int i = 0; i < 5 && more; i++)
+        more = http_stream_event(r, NULL, big, sizeof big);
+    CHECK(!more, "the backlog has no bound");
+    http_release(r);
+    CHECK(wait_for(&the_app.destroyed, 1), "it was not freed");
+    close(fd);
+    http_close(server);
+}
+
 TEST(an_event_larger_than_the_backlog_arrives)
 {
     start((http_opts){ .max_backlog = 10 });
@@ -540,6 +568,7 @@ int main(int argc, char **argv)
     RUN(a_stream_goes_to_a_caller_without_a_connection);
     RUN(a_client_that_leaves_before_it_is_kept_is_noticed);
     RUN(a_slow_reader_is_cut);
+    RUN(what_repeats_is_not_counted_against_a_reader);
     RUN(an_event_larger_than_the_backlog_arrives);
     RUN(trickling_requests_are_cut);
     RUN(closing_wakes_who_sleeps);

@@ -17,6 +17,7 @@ struct hop {
     CURL *easy;
     struct curl_slist *headers;
     bool began, streams, cut; /* cut: the client is gone, or its connection is to be */
+    bool paused;              /* until its client has read more */
     bool whole_only;          /* and it streams: refused */
     lq_buf body;
     char kept[MAX_HEADERS][MAX_HEADER]; /* of the answer */
@@ -88,6 +89,10 @@ static size_t on_data(char *data, size_t size, size_t n, void *user)
     n *= size;
     if (!h->began) begin_answer(h);
     if (atomic_load(h->c.gone)) h->cut = true;
+    if (h->streams && !h->cut && http_stream_room(h->c.r) < n) {
+        h->paused = true;
+        return CURL_WRITEFUNC_PAUSE;
+    }
     if (h->streams && !h->cut) h->cut = !http_stream_write(h->c.r, data, n);
     if (!h->streams && !h->cut) {
         h->cut = h->body.n + n > MAX_ANSWER || !http_hold(h->c.r, n);
@@ -230,15 +235,33 @@ static void end_finished(relay *y)
     }
 }
 
+/* Streams whose clients have read what waited, or are gone, go on: the model's server judges who is too slow. Are others
+ * left? */
+static bool resume(relay *y)
+{
+    bool left = false;
+    for (hop *h = y->hops, *next; h; h = next) {
+        next = h->next;
+        if (!h->paused) continue;
+        if (http_stream_room(h->c.r) > 0 || atomic_load(h->c.gone)) {
+            h->paused = false;
+            curl_easy_pause(h->easy, CURLPAUSE_CONT);
+        }
+        left |= h->paused;
+    }
+    return left;
+}
+
 static void *run(void *user)
 {
+    enum { LOOK_MS = 20, IDLE_MS = 1000 };
     relay *y = user;
     int running;
     for (bool closing = false; !closing;) {
         begin_fresh(y);
         curl_multi_perform(y->multi, &running);
         end_finished(y);
-        curl_multi_poll(y->multi, NULL, 0, 1000, NULL);
+        curl_multi_poll(y->multi, NULL, 0, resume(y) ? LOOK_MS : IDLE_MS, NULL);
         pthread_mutex_lock(&y->mu);
         closing = y->closing;
         pthread_mutex_unlock(&y->mu);
