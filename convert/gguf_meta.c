@@ -795,6 +795,11 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
             "first_k_dense_replace: llama.cpp's '%s' runs experts, some of them shared, in "
             "each layer, heads that turn whole, and an output head of its own",
             a->gguf);
+    if (a->values && (c->tied || c->attn_bias > 0))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "attention_bias: llama.cpp's '%s' runs no biases, and an output head of its "
+                       "own",
+                       a->gguf);
     if (a->half_turns && c->rope[ROPE_MAIN].kind == ROPE_LONG)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "rope_type: llama.cpp's '%s' runs Llama 3's scaling, found longrope",

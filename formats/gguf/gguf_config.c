@@ -611,6 +611,11 @@ static void check_values(config *c, const char *ending)
 {
     char k[128], key[64], value[64];
     int64_t v = 0, width = 0;
+    if (c->row->values) { /* read with the other numbers */
+        if (int_at(c, "attention.value_length", 0) < 1)
+            fault(c, LQ_EFORMAT, meta_key(k, c, "attention.value_length"), NONE);
+        return;
+    }
     snprintf(key, sizeof key, "attention.key_length%s", ending);
     snprintf(value, sizeof value, "attention.value_length%s", ending);
     if ((c->arch->w.mla && !c->arch->w.kv_one) || !read_int(c, value, &v)) return;

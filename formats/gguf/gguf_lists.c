@@ -11,7 +11,8 @@ typedef struct {
     const gguf_arch *row;
     cJSON *j;
     int64_t layers;
-    bool ok; /* memory sufficed */
+    bool ok;           /* memory sufficed */
+    const char *wrong; /* a key of no number above 0, or NULL */
 } lists;
 
 static const gguf_kv *get(const lists *c, const char *key, char full[128])
@@ -31,11 +32,11 @@ static int64_t number_at(const lists *c, const char *key, int64_t i)
     return gguf_int(c->f, k, &v) ? v : 0;
 }
 
-static double real(const lists *c, const char *key, double otherwise)
+static double real(lists *c, const char *key, double otherwise)
 {
     char k[128];
     double v = otherwise;
-    if (get(c, key, k)) gguf_float(c->f, k, &v);
+    if (get(c, key, k) && (!gguf_float(c->f, k, &v) || !(v > 0))) c->wrong = key;
     return v;
 }
 
@@ -96,7 +97,7 @@ static void put_rotations(lists *c)
     const bool half = c->row->half_turns;
     const double dim = (double)number_at(c, "attention.key_length", 0);
     const double all = (double)number_at(c, "rope.dimension_count", 0);
-    const double local = (double)number_at(c, "rope.dimension_count_swa", 0);
+    const double local = c->row->values ? all : (double)number_at(c, "rope.dimension_count_swa", 0);
     cJSON *full = cJSON_DetachItemFromObject(c->j, "rope_scaling");
     if (!full) full = cJSON_CreateObject();
     if (!js_get(full, "rope_type")) cJSON_AddStringToObject(full, "rope_type", "default");
@@ -150,6 +151,60 @@ static void put_sizes(lists *c)
     }
 }
 
+/* ---- MiMo V2 ---- */
+/* Of the layers with a window, or of those without, one number; 0: there are none. */
+static lq_status same_of(int64_t *out, const lists *c, const char *key, bool window, lq_err *err)
+{
+    char k[128];
+    const gguf_kv *kv = get(c, "attention.sliding_window_pattern", k);
+    *out = 0;
+    if (!kv || !kv->array || !gguf_is_numbers(kv) || kv->n < (uint64_t)c->layers)
+        return lq_fail(err, LQ_EFORMAT, "%s: expected 0 or 1 for each of %" PRId64 " layers", k,
+                       c->layers);
+    for (int64_t i = 0; i < c->layers; i++) {
+        if ((gguf_int_at(kv, (uint64_t)i) != 0) != window) continue;
+        const int64_t n = number_at(c, key, i);
+        if (!*out) *out = n;
+        if (n < 1 || n != *out) {
+            get(c, key, k);
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "%s: expected one number of heads in the layers with%s a window, found "
+                           "%" PRId64 " in layer %" PRId64,
+                           k, window ? "" : "out", n, i);
+        }
+    }
+    return LQ_OK;
+}
+
+static lq_status put_mimo(lists *c, lq_err *err)
+{
+    static const struct {
+        const char *gguf, *all, *window;
+    } heads[] = { { "attention.head_count", "num_attention_heads", "swa_num_attention_heads" },
+                  { "attention.head_count_kv", "num_key_value_heads", "swa_num_key_value_heads" } };
+    char name[64];
+    for (size_t i = 0; i < LQ_COUNT(heads); i++) {
+        int64_t all, window;
+        lq_status s = same_of(&all, c, heads[i].gguf, false, err);
+        if (!s) s = same_of(&window, c, heads[i].gguf, true, err);
+        if (s) return s;
+        cJSON_DeleteItemFromObject(c->j, heads[i].all);
+        put(c, c->j, heads[i].all, (double)(all ? all : window));
+        put(c, c->j, heads[i].window, (double)(window ? window : all));
+    }
+    cJSON *types = cJSON_AddArrayToObject(c->j, "mlp_layer_types");
+    for (int64_t i = 0; i < c->layers && c->ok; i++) {
+        snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_gate_inp.weight", i);
+        const char *type = gguf_find(c->f, name) ? "sparse" : "dense";
+        c->ok = types && cJSON_AddItemToArray(types, cJSON_CreateString(type));
+    }
+    put(c, c->j, "attention_value_scale", real(c, "attention.value_scale", 1));
+    put_flag(c, c->j, "attention_bias", false);
+    if (number_at(c, "attention.sliding_window", 0) < 1) c->wrong = "attention.sliding_window";
+    put_rotations(c);
+    return LQ_OK;
+}
+
 lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err *err)
 {
     lists c = { .f = f, .row = row, .j = j, .ok = true };
@@ -162,9 +217,15 @@ lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
         put_blocks(&c);
     else if (strcmp(row->gguf, "openelm") == 0)
         put_sizes(&c);
-    else if (row->half_turns)
+    else if (row->values) {
+        const lq_status s = put_mimo(&c, err);
+        if (s) return s;
+    } else if (row->half_turns)
         put_heads(&c), put_rotations(&c);
     else
         put_laguna(&c);
+    if (c.wrong)
+        return lq_fail(err, LQ_EFORMAT, "%s.%s: expected a number above 0, found another",
+                       row->gguf, c.wrong);
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }

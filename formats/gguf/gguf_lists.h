@@ -1,5 +1,6 @@
 /* formats/gguf/gguf_lists.h - heads and widths of an MLP that are lists, a number for each layer (gguf_arch.lists):
- * Deci's layers without attention or MLP (0), Laguna's heads and its two rotations. */
+ * Deci's layers without attention or MLP (0), Laguna's heads and its two rotations, MiMo V2's heads of two
+ * kinds of layers. */
 #ifndef LLMQ_FORMATS_GGUF_GGUF_LISTS_H
 #define LLMQ_FORMATS_GGUF_GGUF_LISTS_H
 

@@ -22,6 +22,7 @@ typedef struct {
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
     bool lists;       /* heads and widths may be lists: gguf_lists.h */
+    bool values;      /* of a width of their own: attention.value_length */
     bool half_turns;  /* of a head that sees everything half rotates, whatever the file says */
     bool tied;        /* llama.cpp runs it without an output head of its own */
     bool

@@ -91,7 +91,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5", "deepseek-v4"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5", "deepseek-v4", "mimo-v2-flash"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -551,6 +551,21 @@ def test_deepseek_v4_as_its_lists_say(llmq, tmp_path, was, now, why):
     assert was in b
     (tmp_path / "m.gguf").write_bytes(b.replace(was, now, 1))
     assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
+
+
+@pytest.mark.parametrize("was,now,why", [
+    (b"attention.value_length", b"attention.value_lengtg", "mimo2.attention.value_length: expected a number, found none"),
+    (b"attention.value_scale" + struct.pack("<I", F32), b"attention.value_scale" + struct.pack("<I", U32), None),
+    (b"attention.value_scale" + struct.pack("<If", F32, 0.707), b"attention.value_scale" + struct.pack("<If", F32, 0),
+     "mimo2.attention.value_scale: expected a number above 0, found another"),
+    (struct.pack("<IQ2I", 5, 2, 1, 2), struct.pack("<IQ2I", 5, 2, 0, 2), "mimo2.attention.head_count_kv: expected one number of heads in the layers without a window, found 0 in layer 0"),
+    (struct.pack("<IQ2I", 5, 2, 0, 1), struct.pack("<IQI", 5, 1, 0) + struct.pack("<I", 1), None)])
+def test_mimo_v2_as_its_numbers_say(llmq, tmp_path, was, now, why):
+    b = (ROOT / "tests/golden/gguf/arch/mimo-v2-flash.gguf").read_bytes()
+    assert was in b
+    (tmp_path / "m.gguf").write_bytes(b.replace(was, now, 1))
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert p.stderr.count("\n") <= 2 and (why or "m.gguf: ") in p.stderr
 
 
 def test_what_llama_cpp_does_not_run_is_noted(llmq, tmp_path):

@@ -25,6 +25,9 @@ OTHERS = {"mistral4": "Mistral3ForConditionalGeneration", "phimoe": "PhiMoEForCa
 
 # What its converter wants of config.json as the makers write it.
 MORE = {
+    "mimo-v2-flash": {"swa_head_dim": 12, "swa_num_attention_heads": 4, "swa_v_head_dim": 8, "topk_method": "noaux_tc",
+                      "swa_num_key_value_heads": 2, "hybrid_layer_pattern": [0, 1], "layernorm_epsilon": 1e-5,
+                      "partial_rotary_factor": 0.334, "rope_theta": 5000000.0, "swa_rope_theta": 10000.0, "rope_parameters": None},
     "deepseek-v4": {"compress_ratios": [0, 4, 8], "num_hash_layers": 1, "rope_parameters": None, "partial_rotary_factor": None,
                     "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1}},
 }
@@ -65,6 +68,7 @@ for name in sys.argv[3:]:
         (folder / "config.json").write_text(json.dumps(hparams))
     cls = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     no_vocab(cls)
+    cls.no_mtp = name == "mimo-v2-flash"
     if name == "deepseek-v4":
         cls._write_mxfp4_expert_tensor = bf16
     model = cls(folder, gguf.LlamaFileType.ALL_F32, out / f"{name}.gguf", hparams=hparams)
