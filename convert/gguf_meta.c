@@ -463,17 +463,17 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c, i
     snprintf(k, sizeof k, "%s.attention.head_count", a->gguf);
     gguf_pair_int(p, k, attends ? c->heads : 0);
     snprintf(k, sizeof k, "%s.attention.head_count_kv", a->gguf);
-    if (m == MIX_DELTA)
+    if (m == MIX_DELTA || m == MIX_LIGHTNING)
         gguf_pair_int(p, k, c->kv_heads);
     else if (attends)
         put_each(p, k, c, keys_at);
     snprintf(k, sizeof k, "%s.attention.recurrent_layers", a->gguf);
-    const int64_t blocks = m == MIX_DELTA ? c->layers + further : 0;
+    const int64_t blocks = m == MIX_DELTA || m == MIX_LIGHTNING ? c->layers + further : 0;
     if (blocks) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)blocks);
     for (int64_t i = 0; i < blocks; i++)
-        gguf_put_le(&p->b, i < c->layers && c->layer[i].mixer == MIX_DELTA, 1);
+        gguf_put_le(&p->b, i < c->layers && c->layer[i].mixer == m, 1);
     snprintf(k, sizeof k, "%s.full_attention_interval", a->gguf);
-    if (m == MIX_DELTA && interval_of(c)) gguf_pair_int(p, k, interval_of(c));
+    if (blocks && interval_of(c)) gguf_pair_int(p, k, interval_of(c));
     snprintf(k, sizeof k, "%s.attention.key_length_mla", a->gguf);
     if (c->w.mla) gguf_pair_int(p, k, c->head_dim);
     snprintf(k, sizeof k, "%s.attention.value_length_mla", a->gguf);
@@ -481,7 +481,8 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c, i
     snprintf(k, sizeof k, "%s.ssm.dt_b_c_rms", a->gguf);
     if (m == MIX_SELECT && !attends) gguf_pair_bool(p, k, arch_name_of(c, R_MIX_B_NORM) != NULL);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
-    if (m != MIX_CONV && m != MIX_KDA) gguf_pair_int(p, k, arch_mix_width(c, m));
+    if (m != MIX_CONV && m != MIX_KDA && m != MIX_LIGHTNING)
+        gguf_pair_int(p, k, arch_mix_width(c, m));
     snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);
     if (c->row->one_branch && attends) pair_float(p, k, c->norm_eps); /* Nemotron-H's name of it */
     snprintf(k, sizeof k, "%s.rope.scaling.finetuned", a->gguf);

@@ -98,6 +98,9 @@ const gguf_arch gguf_archs[] = {
     { "exaone-moe", "ExaoneMoeForCausalLM", .turned = false },
     { "hunyuan-moe", "HunYuanMoEV1ForCausalLM", .turned = false },
     { "hy_v3", "HYV3ForCausalLM", .turned = false },
+    { "minimax-01", "MiniMaxM1ForCausalLM", .state = true },
+    { "minimax-01", "MiniMaxText01ForCausalLM", .state = true },
+    { "minimax-01", "MiniMaxForCausalLM", .state = true },
     { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
     { "minimax-m3", "MiniMaxM3SparseForConditionalGeneration", .turned = false },
     { "minimax-m3", "MiniMaxM3VLForCausalLM", .turned = false },
@@ -251,7 +254,18 @@ const gguf_list *gguf_list_of(arch_role r)
         { hf, NULL, "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },                            \
         { hf, NULL, "expert_gating_func", OWN_GATING, AT(w.router) },                              \
         { hf, "layer_types", "indexer.q_proj.weight", OWN_TYPES, 0 }, INDEX_BLOCKS(hf)
+#define MINIMAX_01(hf)                                                             \
+    EXPERTS(hf, "num_local_experts"),                                              \
+        { hf, "layernorm_full_attention_alpha", "residual_scale", OWN_REAL,        \
+          AT(join_x[BRANCH_ATTENTION]) },                                          \
+        { hf, "layernorm_linear_attention_alpha", "residual_scale", OWN_REAL, 0 }, \
+    {                                                                              \
+        hf, "layernorm_mlp_alpha", "residual_scale", OWN_REAL, 0                   \
+    }
 const gguf_own gguf_owns[] = {
+    MINIMAX_01("MiniMaxM1ForCausalLM"),
+    MINIMAX_01("MiniMaxText01ForCausalLM"),
+    MINIMAX_01("MiniMaxForCausalLM"),
     MINIMAX_M3("MiniMaxM3SparseForConditionalGeneration"),
     MINIMAX_M3("MiniMaxM3VLForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV32ForCausalLM"),
@@ -603,6 +617,10 @@ static const gguf_name names[] = {
     { R_MIX_BA, "ssm_ba", .join = JOIN_NONE },
     { R_MIX_B, "ssm_beta", .join = JOIN_NONE },
     { R_MIX_A, "ssm_alpha", .join = JOIN_NONE },
+    { R_MIX_IN, "attn_qkv", .mixer = MIX_LIGHTNING },
+    { R_MIX_GATE, "attn_gate", .mixer = MIX_LIGHTNING },
+    { R_MIX_NORM, "attn_norm_2", .mixer = MIX_LIGHTNING },
+    { R_MIX_OUT, "attn_output", .mixer = MIX_LIGHTNING },
     { R_MIX_IN, "ssm_in", .join = JOIN_NONE },
     { R_MIX_CONV, "ssm_conv1d", .join = JOIN_NONE },
     { R_MIX_DT, "ssm_dt.bias", .join = JOIN_NONE },
@@ -732,14 +750,19 @@ static bool of_row(const gguf_name *n, const arch_config *c)
     return !n->variant || strcmp(n->variant, row->variant ? row->variant : row->model_type) == 0;
 }
 
-const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer)
+const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, int64_t layer)
 {
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if ((arch_role_per_layer(names[i].role) || names[i].further) == in_layer &&
-            strlen(names[i].gguf) == n && memcmp(names[i].gguf, name, n) == 0 &&
-            arch_name_of(c, names[i].role) && of_row(&names[i], c))
-            return &names[i];
-    return NULL;
+    const gguf_name *first = NULL;
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        const arch_role r = names[i].role;
+        if ((arch_role_per_layer(r) || names[i].further) != (layer >= 0) ||
+            strlen(names[i].gguf) != n || memcmp(names[i].gguf, name, n) != 0 ||
+            !arch_name_of(c, r) || !of_row(&names[i], c))
+            continue;
+        if (layer < 0 || layer >= c->layers || arch_has(c, r, layer)) return &names[i];
+        if (!first) first = &names[i];
+    }
+    return first;
 }
 
 /* Where llama.cpp calls the norm before the MLP by the name of the one after attention. */

@@ -102,9 +102,9 @@ extern const gguf_own gguf_owns[]; /* ends with hf NULL */
 
 /* The row of an architecture; NULL: GGUF has no name for it. */
 const gguf_arch *gguf_arch_of(const arch_config *c);
-/* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model or MTP head, of a block or
- * not; NULL: none. */
-const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer);
+/* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model or MTP head, of a block (-1: of
+ * none); of several one that the layer has. NULL: none. */
+const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, int64_t layer);
 /* The tensors in which the file has this role: 0 (GGUF has none), 1, or 2 that are one of ours. */
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r);
 

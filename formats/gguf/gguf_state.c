@@ -21,6 +21,7 @@ static const struct {
     { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
     { "FalconH1ForCausalLM", "mamba_d_head", NULL, NULL, NULL },
     { "KimiLinearForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
+    { "MiniMaxM1ForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
     { "Qwen3NextForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
       "full_attention" },
     { "Qwen3_5ForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
@@ -66,6 +67,9 @@ static const gguf_tensor *of_layer(const state *c, int64_t layer, const char *na
 
 static const char *kind_of(const state *c, int64_t layer)
 {
+    if (strcmp(c->row->gguf, "minimax-01") == 0) /* whose q, k and v may be one in each layer */
+        return of_layer(c, layer, "attn_norm_2.weight") ? spelled[c->at].mixer
+                                                        : spelled[c->at].attention;
     const bool kda = strcmp(c->row->gguf, "kimi-linear") == 0; /* has q everywhere */
     if (of_layer(c, layer, kda ? "attn_kv_a_norm.weight" : "attn_q.weight"))
         return spelled[c->at].attention;
@@ -161,6 +165,20 @@ static void put_period(state *c, const char *period, const char *offset, const c
     put(c, offset, first);
 }
 
+/* MiniMax-01's words, which its config.json must have. */
+static lq_status put_minimax(state *c, lq_err *err)
+{
+    static const char key[] = "minimax-01.residual_scale";
+    double v = 0;
+    if (strcmp(c->row->gguf, "minimax-01") != 0) return LQ_OK;
+    if (!gguf_float(c->f, key, &v) || !(v > 0))
+        return lq_fail(err, LQ_EFORMAT, "%s: expected a number above 0, found %s", key,
+                       gguf_get(c->f, key) ? "another" : "none");
+    c->ok = c->ok && cJSON_AddTrueToObject(c->j, "postnorm");
+    put(c, "rotary_dim", largest(c, "rope.dimension_count"));
+    return LQ_OK;
+}
+
 static void put_jamba(state *c)
 {
     if (strcmp(c->row->gguf, "jamba") != 0) return;
@@ -204,5 +222,7 @@ lq_status gguf_state_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
     put_partial(&c);
     put_mlp(&c);
     put_jamba(&c);
+    const lq_status s = put_minimax(&c, err);
+    if (s) return s;
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }

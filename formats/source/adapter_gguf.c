@@ -62,7 +62,7 @@ static bool find_slot(const arch_config *c, const char *name, size_t n, arch_slo
         n -= (size_t)(end + 1 - name);
         name = end + 1;
     }
-    const gguf_name *row = gguf_name_find(c, name, n, block);
+    const gguf_name *row = gguf_name_find(c, name, n, slot->layer);
     if (!row || row->stacked || row->join != JOIN_NONE) return false;
     slot->role = row->role;
     return arch_has(c, row->role, slot->layer);

@@ -163,14 +163,14 @@ static place place_of(const src_source *s, const char *gguf)
         if (further) w.config = &s->head;
         p = end + 1;
     }
-    w.row = gguf_name_find(w.config, p, strlen(p), layer >= 0);
+    w.row = gguf_name_find(w.config, p, strlen(p), layer);
     if (w.row) { /* a name with an ending of its own */
         w.slot = (arch_slot){ w.row->role, layer, -1, false };
         return w;
     }
     ending = strrchr(p, '.');
     if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
-    w.row = gguf_name_find(w.config, p, (size_t)(ending - p), layer >= 0);
+    w.row = gguf_name_find(w.config, p, (size_t)(ending - p), layer);
     if (!w.row) return w;
     const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
     w.slot = (arch_slot){ w.row->role, layer, -1, bias };

@@ -2,7 +2,7 @@
 
 usage: gguf_arch.py LLAMA_CPP OUT NAME...    (LLAMA_CPP: its source tree, with conversion/ and gguf-py/)
 
-Writes OUT/NAME.gguf (F32, no tokenizer: these checkpoints have none) of tests/golden/arch/NAME. Needs torch and
+Writes OUT/NAME.gguf (F32 but for SMALL, no tokenizer: these checkpoints have none) of tests/golden/arch/NAME. Needs torch and
 transformers 4.57 (of checkpoints of 5.23: that; Gemma 4's converter counts the words of a tokenizer.json: there is one
 beside it then).
 """
@@ -25,6 +25,7 @@ OTHERS = {"mistral4": "Mistral3ForConditionalGeneration", "phimoe": "PhiMoEForCa
 
 # What its converter wants of config.json as the makers write it.
 MORE = {
+    "minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7},  # one factor
     "mimo-v2-flash": {"swa_head_dim": 12, "swa_num_attention_heads": 4, "swa_v_head_dim": 8, "topk_method": "noaux_tc",
                       "swa_num_key_value_heads": 2, "hybrid_layer_pattern": [0, 1], "layernorm_epsilon": 1e-5,
                       "partial_rotary_factor": 0.334, "rope_theta": 5000000.0, "swa_rope_theta": 10000.0, "rope_parameters": None},
@@ -33,6 +34,7 @@ MORE = {
 }
 
 
+SMALL = {"minimax-m1"}  # in BF16, as the checkpoint is
 BF16 = gguf.GGMLQuantizationType.BF16
 
 
@@ -69,8 +71,10 @@ for name in sys.argv[3:]:
     cls = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     no_vocab(cls)
     cls.no_mtp = name == "mimo-v2-flash"
+    cls._get_suppress_tokens = lambda self: None  # of a tokenizer that is not there
     if name == "deepseek-v4":
         cls._write_mxfp4_expert_tensor = bf16
-    model = cls(folder, gguf.LlamaFileType.ALL_F32, out / f"{name}.gguf", hparams=hparams)
+    ftype = gguf.LlamaFileType.MOSTLY_BF16 if name in SMALL else gguf.LlamaFileType.ALL_F32
+    model = cls(folder, ftype, out / f"{name}.gguf", hparams=hparams)
     no_vocab(type(getattr(model, "impl", model)))
     model.write()
