@@ -221,6 +221,15 @@ static lq_status check_blocks(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status refuse_indexer(const arch_config *c, int64_t rope_dims, lq_err *err)
+{
+    return lq_fail(err, LQ_EVALUE,
+                   "index_topk: expected positions that an indexer chooses, of heads of at "
+                   "least %" PRId64 " dims that read a query of q_lora_rank, found %" PRId64
+                   " of %" PRId64 " heads of %" PRId64 ", q_lora_rank %" PRId64,
+                   rope_dims, c->index_topk, c->index_heads, c->index_dim, c->q_lora);
+}
+
 /* A row with an indexer's tensors has one, in its first layer too. */
 static lq_status check_indexer(const arch_config *c, lq_err *err)
 {
@@ -231,14 +240,10 @@ static lq_status check_indexer(const arch_config *c, lq_err *err)
                        c->row->arch, c->index_topk);
     }
     if (c->index_block) return check_blocks(c, err);
-    if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < c->rope_dims ||
+    if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < 1 ||
         (!c->q_lora && !arch_name_of(c, R_INDEX_IN_NORM)) ||
         c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
-        return lq_fail(err, LQ_EVALUE,
-                       "index_topk: expected positions that an indexer chooses, of heads of at "
-                       "least %" PRId64 " dims that read a query of q_lora_rank, found %" PRId64
-                       " of %" PRId64 " heads of %" PRId64 ", q_lora_rank %" PRId64,
-                       c->rope_dims, c->index_topk, c->index_heads, c->index_dim, c->q_lora);
+        return refuse_indexer(c, c->rope_dims, err);
     if (c->index_every && (!is_power_of_2(c->index_every) || c->index_every > BLOCK ||
                            c->index_topk % c->index_every))
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -387,6 +392,8 @@ static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
                        "layer %" PRId64 ": expected pairs of layers in a %s, of which the first "
                        "has experts, found others",
                        i, c->row->arch);
+    if (arch_has_indexer(c, i) && c->index_dim < arch_at(c, i)->rope_dims)
+        return refuse_indexer(c, arch_at(c, i)->rope_dims, err);
     if (c->n_sizes) {
         lq_status s = check_angles(c, i, err);
         if (s) return s;

@@ -177,6 +177,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_Q_B, "q_b", ARCH_LINEAR)                                                                                              \
     X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                                            \
     X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                                                  \
+    X(R_K_ROPE_NORM, "k_rope_norm", ARCH_VECTOR) /* of k_rope, before it rotates */                                           \
     X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                                            \
     /* The lightning indexer (arXiv:2512.02556): index_q norm(a_q h) of its heads, norm(index_k h) of   \
      * all, the heads' weights index_w h (runtime/forward/forward_index.c) */                     \
@@ -473,12 +474,13 @@ typedef struct {
                            have no rope_dims */
     bool diff;    /* differential attention, v_dim twice head_dim: runtime/forward/forward_diff.c */
     bool v_apart; /* without MLA too, v_dim may differ from head_dim */
-    bool index_half;    /* rope_half of an indexer's heads */
-    bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
-    bool latent_eps;    /* the norms of latents have the model's epsilon */
-    bool hyper_mean;    /* hyper-connections end as the streams' mean */
-    bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
-    bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
+    bool index_half;     /* rope_half of an indexer's heads */
+    bool index_last;     /* their last dims rotate, and the norm's epsilon is the model's */
+    bool latent_eps;     /* the norms of latents have the model's epsilon */
+    bool latent_rescale; /* what these give is times sqrt(hidden / rank), of each layer's ranks */
+    bool hyper_mean;     /* hyper-connections end as the streams' mean */
+    bool hyper_apart;    /* hyper-connections without mixing: s_k += (post_k + eps) y */
+    bool limit_experts;  /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
     /* Rows of R_Q: of each head q, then what its output is gated by (sigmoid). MLA: rows of R_Q_B, which reads
      * [norm(a_q h), a_q h] */
     bool q_gated;
@@ -634,6 +636,7 @@ typedef struct {
 /* The sizes that may differ from layer to layer. */
 typedef struct {
     int64_t kv_heads, head_dim, rope_dims, ffn, heads;
+    int64_t q_lora, kv_lora, v_dim; /* of MLA alone */
 } arch_sizes;
 
 /* What follows the last hidden state, normed: words; nothing ("Qwen3Model"), where hidden states are

@@ -43,6 +43,13 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("rope_dims", rope_dims, 0, MAX_WIDTH) \
     X("ffn", ffn, 1, MAX_WIDTH)
 
+/* Likewise, left out where they are the model's. */
+#define LAYER_LATER_INTS(X)             \
+    X("heads", heads, 1, MAX_WIDTH)     \
+    X("q_lora", q_lora, 0, MAX_WIDTH)   \
+    X("kv_lora", kv_lora, 0, MAX_WIDTH) \
+    X("v_dim", v_dim, 1, MAX_WIDTH)
+
 /* Left out where they are neutral: X(key, field, lowest, highest, neutral). The neutral value may
  * use what stands above. */
 #define LATER_INTS(X)                                         \
@@ -158,6 +165,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_norm_after_add", norm_after_add) \
     X("wiring_qkv_grouped", qkv_grouped)       \
     X("wiring_index_half", index_half)         \
+    X("wiring_latent_rescale", latent_rescale) \
     X("wiring_norm_topk", norm_topk)           \
     X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_mix_tiled", mix_tiled)           \
@@ -214,8 +222,10 @@ static bool put_sizes(cJSON *j, const arch_config *c)
 #define X(key, field, lo, hi) ok = ok && cJSON_AddNumberToObject(o, key, (double)own->field);
         LAYER_INTS(X)
 #undef X
-        if (own->heads != c->heads)
-            ok = ok && cJSON_AddNumberToObject(o, "heads", (double)own->heads);
+#define X(key, field, lo, hi) \
+    if (own->field != c->field) ok = ok && cJSON_AddNumberToObject(o, key, (double)own->field);
+        LAYER_LATER_INTS(X)
+#undef X
         cJSON *of = ok ? cJSON_AddArrayToObject(o, "layers") : NULL;
         ok = of != NULL;
         for (int64_t i = 0; i < c->layers && ok; i++)
@@ -393,17 +403,19 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     return LQ_OK;
 }
 
-/* One item of layer_sizes. */
-static lq_status read_size(arch_sizes *z, const cJSON *o, int64_t layers, int64_t heads,
+/* One item of layer_sizes; `own` are the model's. */
+static lq_status read_size(arch_sizes *z, const cJSON *o, int64_t layers, arch_sizes own,
                            lq_err *err)
 {
-    arch_sizes own = { .heads = heads };
     lq_status s = LQ_OK;
 #define X(key, field, lo, hi) \
     if (!s) s = js_i64(o, key, true, lo, hi, &own.field, err);
     LAYER_INTS(X)
 #undef X
-    if (!s) s = js_i64(o, "heads", false, 1, MAX_WIDTH, &own.heads, err);
+#define X(key, field, lo, hi) \
+    if (!s) s = js_i64(o, key, false, lo, hi, &own.field, err);
+    LAYER_LATER_INTS(X)
+#undef X
     const cJSON *of = js_get(o, "layers");
     if (!s && !cJSON_IsArray(of))
         s = lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array of layers");
@@ -429,7 +441,7 @@ static lq_status read_sizes(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s =
         cJSON_IsArray(list) ? LQ_OK : lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array");
     for (const cJSON *e = s ? NULL : list->child; e && !s; e = e->next)
-        s = read_size(z, e, c->layers, c->heads, err);
+        s = read_size(z, e, c->layers, arch_sizes_of(c, -1), err);
     if (!s) s = arch_set_sizes(c, z, err);
     free(z);
     return s;

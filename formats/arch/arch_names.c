@@ -20,7 +20,7 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
     const arch_layer *l = &c->layer[layer];
     if (r == R_K || r == R_V || r == R_K_NORM || r == R_V_NORM)
         return l->kv_back || (r == R_V && l->v_is_k);
-    if (r == R_KV_A || r == R_KV_A_NORM) return l->kv_back;
+    if (r == R_KV_A || r == R_KV_A_NORM || r == R_K_ROPE_NORM) return l->kv_back;
     return of_indexer(r) && (l->index_shared || l->index_off);
 }
 
@@ -526,6 +526,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_Q_B] = { c->w.q_gated ? q + o : q, arch_q_width(c) },
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
         [R_KV_A_NORM] = { 1, c->w.kv_one ? c->head_dim : c->kv_lora },
+        [R_K_ROPE_NORM] = { 1, c->rope_dims },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
         [R_INDEX_Q] = { c->index_heads * c->index_dim, c->q_lora ? c->q_lora : c->hidden },
         [R_INDEX_K] = { index, c->hidden },

@@ -7,16 +7,32 @@
 arch_sizes arch_sizes_of(const arch_config *c, int64_t layer)
 {
     const arch_config *own = arch_at(c, layer);
-    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn, own->heads };
+    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn,
+                         own->heads,    own->q_lora,   own->kv_lora,   own->v_dim };
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Ranks and widths of MLA; the scale on scores follows them. */
+static void put_latents(arch_config *c, const arch_sizes *z)
+{
+    if (!c->w.mla) return;
+    c->attn_scale *= sqrt((double)c->head_dim / (double)z->head_dim);
+    if (c->w.latent_rescale) {
+        c->attn_scale *= sqrt((double)c->q_lora / (double)z->q_lora);
+        c->latent_scale = sqrt((double)c->hidden / (double)z->kv_lora);
+    }
+    c->nope_dims = z->head_dim - z->rope_dims;
+    c->q_lora = z->q_lora;
+    c->kv_lora = z->kv_lora;
+    c->v_dim = z->v_dim;
+}
+
 static void put_sizes(arch_config *c, const arch_sizes *z)
 {
+    put_latents(c, z);
     c->kv_heads = z->kv_heads;
     if (!c->w.v_apart && !c->w.mla) c->v_dim = z->head_dim;
-    if (c->w.mla) c->nope_dims = z->head_dim - z->rope_dims;
     c->head_dim = z->head_dim;
     c->rope_dims = z->rope_dims;
     c->ffn = z->ffn;
@@ -26,7 +42,9 @@ static void put_sizes(arch_config *c, const arch_sizes *z)
 static bool same_sizes(const arch_config *c, const arch_sizes *z)
 {
     return c->kv_heads == z->kv_heads && c->head_dim == z->head_dim &&
-           c->rope_dims == z->rope_dims && c->ffn == z->ffn && c->heads == z->heads;
+           c->rope_dims == z->rope_dims && c->ffn == z->ffn && c->heads == z->heads &&
+           (!c->w.mla ||
+            (c->q_lora == z->q_lora && c->kv_lora == z->kv_lora && c->v_dim == z->v_dim));
 }
 
 /* The config with these sizes, made where there is none; NULL: no memory. */
@@ -51,10 +69,12 @@ lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err)
 {
     arch_sizes most = z[0];
     for (int64_t i = 1; i < c->layers; i++)
-        most = (arch_sizes){ larger(most.kv_heads, z[i].kv_heads),
-                             larger(most.head_dim, z[i].head_dim),
-                             larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn),
-                             larger(most.heads, z[i].heads) };
+        most = (arch_sizes){
+            larger(most.kv_heads, z[i].kv_heads),   larger(most.head_dim, z[i].head_dim),
+            larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn),
+            larger(most.heads, z[i].heads),         larger(most.q_lora, z[i].q_lora),
+            larger(most.kv_lora, z[i].kv_lora),     larger(most.v_dim, z[i].v_dim)
+        };
     put_sizes(c, &most);
     for (int64_t i = 0; i < c->layers; i++) {
         if (same_sizes(c, &z[i])) continue;

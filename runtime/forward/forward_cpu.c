@@ -288,7 +288,7 @@ static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l
                            const fwd_kv *kv, const fwd_group *g)
 {
     if (l->lin[R_INDEX_Q].present) fwd_index_choose(r, kv, g);
-    if (arch_indexed(r->c)) a->keys = r->index_keys;
+    if (arch_indexed(r->c) && !r->c->layer[layer].index_off) a->keys = r->index_keys;
     a->ld_keys = r->c->index_topk;
     if (r->c->w.kv_one) see_compressed(a, r, layer, kv, g);
     if (r->c->index_every) {

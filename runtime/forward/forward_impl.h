@@ -72,6 +72,7 @@ typedef struct {
     const arch_config *c; /* with the sizes of the layer at work: arch_at */
     const arch_config *whole;
     const model_layer *layer; /* at work */
+    arch_rope_use turn;       /* how it rotates */
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;   /* or NULL */

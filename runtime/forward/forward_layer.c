@@ -226,6 +226,12 @@ static void run_down(const fwd_rows *r, const model_layer *l)
 
 /* ---- the layer ---- */
 
+static void set_layer(fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    r->layer = l;
+    r->turn = (arch_rope_use)r->c->layer[layer].rope;
+}
+
 /* Of an MLP's activation: the model's, or the layer's own. */
 static void set_limits(fwd_rows *r, int64_t layer)
 {
@@ -327,7 +333,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
                 const fwd_group *groups, int64_t n_groups)
 {
     const model_vector *v = l->vec;
-    r->layer = l;
+    set_layer(r, l, layer);
     set_limits(r, layer);
     if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (at == FWD_AT_O) {
@@ -393,7 +399,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                   int64_t n_picked)
 {
-    r->layer = l;
+    set_layer(r, l, layer);
     if (r->lora) r->lora->layer = arch_first_with(r->c, R_O, layer); /* whose weights it changes */
     if (part == FWD_TO_HEADS) {
         if (r->c->streams) fwd_streams_predict(r, l);

@@ -13,7 +13,7 @@
  * neighbours; without positions (POS_NONE) those dims stay as they are. Both norms have an epsilon of
  * their own, whatever the config says (but w.latent_eps). A layer without R_KV_A attends to the rows of
  * the one that it shares with. Where there is an R_HEAD_GATE, each head's output is times
- * sigmoid of its number. */
+ * sigmoid of its number, and where there is an R_K_ROPE_NORM, k_rope is normed before it rotates. */
 #include "runtime/forward/forward_impl.h"
 
 enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scratch */
@@ -46,6 +46,10 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const float eps = (float)arch_norm_eps(c, R_KV_A_NORM);
     if (l->lin[R_KV_A].present)
         k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, eps);
+    const model_vector *turned = &l->vec[R_K_ROPE_NORM];
+    if (turned->w)
+        k_rmsnorm(kv + c->kv_lora, width, kv + c->kv_lora, width, turned->w, turned->offset, n,
+                  c->rope_dims, turned->eps);
     for (int64_t t = 0; t < n && c->latent_scale != 1 && l->lin[R_KV_A].present; t++)
         k_scale(kv + t * width, (float)c->latent_scale, c->kv_lora);
     if (c->q_lora) k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, eps);
@@ -58,10 +62,11 @@ static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, rope = c->rope_dims,
                   L = kv_latent_width(c), half = rope / 2;
     const model_layer *l = arg;
+    const arch_rope_use turn = r->turn == ROPE_LOCAL ? ROPE_LOCAL : ROPE_MAIN;
     if (l->lin[R_INDEX_Q].present) fwd_index_rows(r, l, row, n);
     for (int64_t t = row; t < row + n; t++) {
         float *q = r->q + t * H * D, *to = r->latent + t * H * L + c->kv_lora;
-        const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
+        const float *cs = r->cos[turn] + t * half, *sn = r->sin[turn] + t * half;
         const float f = arch_q_factor(c, 0, r->row_pos[t]);
         if (c->w.pos == POS_ROPE) {
             k_rope(q + nope, H, D, rope, cs, sn, c->w.rope_half);

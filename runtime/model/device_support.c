@@ -12,6 +12,7 @@ static const struct {
     { R_KEY_STEP, "scores with an addend of each key" },
     { R_PAIR_NORM, "transformers beside the residual" },
     { R_INDEX_Q, "sparse attention" },
+    { R_K_ROPE_NORM, "norms of keys that rotate" },
     { R_ATTN_NORM_DOWN, "gates on norms" },
     { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },

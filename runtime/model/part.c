@@ -80,6 +80,7 @@ static const char *not_yet(const arch_config *c)
            : c->w.diff                          ? "differential attention"
            : arch_name_of(c, R_HEAD_NORM)       ? "an output head of activations that are normed"
            : c->w.mla_shared                    ? "latents that several layers read"
+           : arch_name_of(c, R_K_ROPE_NORM)     ? "norms of keys that rotate"
            : norms ? "a norm of all heads together that comes late or is a layer norm"
                    : NULL;
 }

@@ -131,6 +131,62 @@ TEST(the_head_of_baichuan_2_has_rows_of_length_1)
     }
 }
 
+/* The text part at the top, or beside others; what layers with a window have for their own as swa_..., or layer by
+ * layer where it is not the model's. */
+TEST(dots_words_are_those_of_transformers)
+{
+    static const char *const texts[] = {
+        "{\"architectures\":[\"Dots3NoteForConditionalGeneration\"],\"model_type\":\"dots3_"
+        "note\"," BASE
+        ",\"n_routed_experts\":8,\"sliding_window_size\":8,\"swa_num_attention_heads\":2,"
+        "\"swa_num_key_value_heads\":2,\"swa_kv_lora_rank\":48,\"swa_head_dim\":24,"
+        "\"swa_qk_nope_head_dim\":16,\"swa_v_head_dim\":20,\"q_lora_rank\":1024,"
+        "\"moe_shared_expert_intermediate_size\":24,\"n_shared_experts\":2,"
+        "\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\","
+        "\"sliding_attention\"],\"use_dsa\":true,\"apply_mla_qkv_lora_rescale\":true,"
+        "\"rope_theta\":7e7,\"swa_rope_theta\":6e4,\"moe_layer_freq\":[1,0,1,1],"
+        "\"attention_gate_type\":\"headwise\",\"vision_config\":{}}",
+        "{\"architectures\":[\"Dots3NoteForConditionalGeneration\"],\"model_type\":\"dots3_note\","
+        "\"text_config\":{\"model_type\":\"dots3_note_text\"," BASE
+        ",\"n_routed_experts\":8,\"sliding_window\":8,\"head_dim\":24,"
+        "\"shared_experts_intermediate_size\":48,\"per_layer_config\":{\"2\":{"
+        "\"num_attention_heads\":2,\"num_key_value_heads\":2,\"kv_lora_rank\":48,"
+        "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":20},\"3\":{"
+        "\"num_attention_heads\":2,\"num_key_value_heads\":2,\"kv_lora_rank\":48,"
+        "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":20}},"
+        "\"q_lora_rank\":1024,\"layer_types\":[\"indexed_attention\",\"indexed_attention\","
+        "\"sliding_attention\",\"sliding_attention\"],\"rope_parameters\":{"
+        "\"indexed_attention\":{\"rope_type\":\"default\",\"rope_theta\":7e7,"
+        "\"partial_rotary_factor\":2.7},\"sliding_attention\":{\"rope_theta\":6e4,"
+        "\"rope_type\":\"default\",\"partial_rotary_factor\":0.3}},"
+        "\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]},\"vision_config\":{}}"
+    };
+    char *own[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!arch_parse(&c, texts[i], NULL, &err), "%d: %s", i, err.msg);
+        const arch_config *near = arch_at(&c, 2), *far = arch_at(&c, 1);
+        CHECK(near->kv_lora == 48 && near->rope_dims == 8 && near->v_dim == 20 &&
+                  far->kv_lora == 512 && far->rope_dims == 64 && far->head_dim == 192 &&
+                  c.layer[2].index_off && c.layer[2].window && !c.layer[1].window &&
+                  !c.layer[1].index_off && !c.layer[0].moe && !c.layer[1].moe && c.layer[2].moe,
+              "%d: layers", i);
+        CHECK(near_to(near->attn_scale, sqrt(64 / 1024.0 / 24)) &&
+                  near_to(far->attn_scale, sqrt(64 / 1024.0 / 192)) &&
+                  near_to(near->latent_scale, sqrt(64 / 48.0)) &&
+                  near_to(far->latent_scale, sqrt(64 / 512.0)) && c.shared_ffn == 48,
+              "%d: scales", i);
+        cJSON *j = arch_config_json(&c);
+        own[i] = cJSON_PrintUnformatted(j);
+        cJSON_Delete(j);
+        arch_config_free(&c);
+    }
+    CHECK(own[0] && own[1] && strcmp(own[0], own[1]) == 0, "%s, and %s", own[0], own[1]);
+    free(own[0]);
+    free(own[1]);
+}
+
 TEST(minimaxs_words_are_those_of_transformers)
 {
     static const char *const texts[] = {
@@ -763,6 +819,7 @@ int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
     RUN(stepfuns_words_are_those_of_transformers);
+    RUN(dots_words_are_those_of_transformers);
     RUN(minimaxs_words_are_those_of_transformers);
     RUN(the_head_of_baichuan_2_has_rows_of_length_1);
     RUN(scales_of_minicpm_are_relative_to_its_sizes);

@@ -123,6 +123,8 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "axk2", 128, 8, 512, 512, 1, 4, 131072, 1e-6, 10000, 2.5, false },
         { "longcat_flash", 512, 12, 2048, 0, 0, 4, 131072, 1e-5, 1e7, 6, false },
         { "ernie4_5_vl_moe_text", 64, 6, 1536, 3072, 1, 4, 131072, 1e-5, 5e5, 1, true },
+        { "dots3_note", 256, 8, 1536, 1536, 1, 64, 524288, 1e-5, 8e7, 1, false },
+        { "dots3_note_text", 256, 8, 1536, 1536, 1, 64, 524288, 1e-5, 8e7, 1, false },
         { "beam", 256, 8, 2560, 0, 3, 8, 8192, 1e-6, 10000, 2.5, false },
         { "glm5_next_text", 288, 8, 2048, 2048, 3, 4, 1048576, 1e-5, 0, 2.5, false },
         { "muse_spark", 256, 8, 4096, 0, 0, 16, 1048576, 1e-5, 5e5, 1, false },

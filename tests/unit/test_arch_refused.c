@@ -23,6 +23,10 @@
     "{\"model_type\":\"openelm\",\"vocab_size\":64,\"model_dim\":32,\"num_transformer_layers\":2," \
     "\"head_dim\":8"
 #define OPENELM_KV OPENELM ",\"num_query_heads\":[2,4],\"num_kv_heads\":[1,2]"
+#define DOTS3 "{\"model_type\":\"dots3_note\"," BASE
+#define NEAR3                                                                        \
+    ",\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"," \
+    "\"sliding_attention\"]"
 #define DOGE "{\"model_type\":\"doge\"," BASE2
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
@@ -35,6 +39,45 @@ TEST(a_wrong_config_is_refused_by_key)
         { "a Japanese NeoX whose MLP is no multiple",
           "{\"model_type\":\"gpt_neox_japanese\"," BASE ",\"intermediate_multiple_size\":2.5}",
           "intermediate_multiple_size: expected a positive integer" },
+        { "dots.3 with layers of another kind",
+          DOTS3 ",\"layer_types\":[\"linear_attention\",\"full_attention\","
+                "\"full_attention\",\"full_attention\"]}",
+          "layer_types: expected indexed_attention, full_attention or sliding_attention" },
+        { "dots.3 with kinds of some layers", DOTS3 ",\"layer_types\":[\"full_attention\"]}",
+          "layer_types: expected an array of 4" },
+        { "dots.3 with layers that norm otherwise",
+          DOTS3 NEAR3 ",\"per_layer_config\":{\"2\":{"
+                      "\"rms_norm_eps\":1}}}",
+          "per_layer_config: expected heads, ranks and widths" },
+        { "dots.3 whose layers without a window differ",
+          DOTS3 NEAR3 ",\"per_layer_config\":{"
+                      "\"0\":{\"v_head_dim\":8}}}",
+          "found another for layer 0" },
+        { "dots.3 whose layers with a window differ",
+          DOTS3 NEAR3 ",\"per_layer_config\":{"
+                      "\"2\":{\"v_head_dim\":8},\"3\":{\"v_head_dim\":9}}}",
+          "found another for layer 3" },
+        { "dots.3 with heads that are no sum", DOTS3 NEAR3 ",\"swa_qk_rope_head_dim\":60}",
+          "swa_head_dim: expected the sum of swa_qk_nope_head_dim 192" },
+        { "dots.3 with fewer K and V", DOTS3 ",\"num_key_value_heads\":2}",
+          "num_key_value_heads: expected as many as heads" },
+        { "dots.3 with gates of dims", DOTS3 ",\"attention_gate_type\":\"elementwise\"}",
+          "attention_gate_type: expected headwise" },
+        { "dots.3 with layer norms", DOTS3 ",\"final_norm\":\"LayerNorm\"}",
+          "final_norm: expected RMSNorm" },
+        { "dots.3 whose keys are not normed", DOTS3 ",\"k_rope_only_layernorm\":false}",
+          "k_rope_only_layernorm: expected true" },
+        { "dots.3 with a factor that changes", DOTS3 ",\"use_dynamic_rsf\":true}",
+          "use_dynamic_rsf: expected false" },
+        { "dots.3 whose queries have no rank", DOTS3 ",\"q_lora_rank\":null}",
+          "q_lora_rank: expected a rank" },
+        { "dots.3 without shared experts", DOTS3 ",\"n_shared_experts\":0}", "n_shared_experts" },
+        { "dots.3 whose indexers rotate more than they have", DOTS3 ",\"index_head_dim\":32}",
+          "of heads of at least 64 dims" },
+        { "dots.3 with two rotations of layers without a window",
+          DOTS3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4},"
+                "\"indexed_attention\":{\"rope_theta\":1e5}}}",
+          "rope_parameters: expected one rotation" },
         { "ERNIE VL with one width of experts", ERNIE_VL ",\"moe_intermediate_size\":8}",
           "moe_intermediate_size: expected two widths" },
         { "ERNIE VL whose positions are other parts",

@@ -147,7 +147,7 @@ static lq_status deci_sizes(arch_config *c, const cJSON *list, arch_sizes *z, lq
     const cJSON *e = cJSON_IsArray(list) ? list->child : NULL;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
-        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        z[i] = arch_sizes_of(c, i);
         s = deci_attention(c, i, js_get(e, "attention"), &z[i], err);
         if (!s) s = deci_ffn(c, i, js_get(e, "ffn"), &z[i], err);
     }

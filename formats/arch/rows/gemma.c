@@ -264,8 +264,10 @@ static lq_status gemma3n_sizes(arch_config *c, const cJSON *j, arch_sizes *z, do
     const cJSON *ffn = js_get(j, "intermediate_size"),
                 *sparse = js_get(j, "activation_sparsity_pattern");
     lq_status s = read_each(v, c, ffn, "intermediate_size", 1, ARCH_MAX_WIDTH, err);
-    for (int64_t i = 0; i < c->layers && !s; i++)
-        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, (int64_t)v[i], c->heads };
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        z[i] = arch_sizes_of(c, i);
+        z[i].ffn = (int64_t)v[i];
+    }
     for (int64_t i = 0; i < c->layers && !s; i++)
         v[i] = c->layers > 10 && i < 10 ? 0.95 : 0; /* where config.json is silent */
     if (!s && sparse) s = read_each(v, c, sparse, "activation_sparsity_pattern", 0, 0.999999, err);

@@ -104,7 +104,7 @@ static lq_status laguna_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_
     lq_status s = js_f64(local, "partial_rotary_factor", false, 0, 1, &part, err);
     for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
         const int64_t dims = (int64_t)((double)c->head_dim * part);
-        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        z[i] = arch_sizes_of(c, i);
         if (c->layer[i].rope == ROPE_LOCAL) z[i].rope_dims = dims;
         if (list && (!e || !js_whole(e, 1, ARCH_MAX_WIDTH, &z[i].heads)))
             s = lq_fail(err, LQ_EVALUE,
@@ -170,7 +170,7 @@ static lq_status mimo_v2_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq
     if (!s) s = js_f64(j, "partial_rotary_factor", false, 0, 1, &part, err);
     if (!s) s = js_f64(local, "partial_rotary_factor", false, 0, 1, &part, err);
     for (int64_t i = 0; i < c->layers && !s; i++) {
-        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        z[i] = arch_sizes_of(c, i);
         if (!c->layer[i].window) continue;
         z[i].kv_heads = kv;
         z[i].heads = heads;

@@ -131,7 +131,7 @@ static lq_status openelm_layers(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s =
         z ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
     for (int64_t i = 0; i < c->layers && !s; i++) {
-        z[i] = (arch_sizes){ 0, c->head_dim, c->rope_dims, 0, 0 };
+        z[i] = arch_sizes_of(c, i);
         s = number_at(&z[i].heads, j, "num_query_heads", i, c->layers, err);
         if (!s) s = number_at(&z[i].kv_heads, j, "num_kv_heads", i, c->layers, err);
         if (!s) s = number_at(&z[i].ffn, j, "intermediate_size", i, c->layers, err);

@@ -32,6 +32,7 @@ extern const arch_row arch_rows_zaya[];
 extern const arch_row arch_rows_zamba[];
 extern const arch_row arch_rows_doge[];
 extern const arch_row arch_rows_outside[];
+extern const arch_row arch_rows_dots[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);

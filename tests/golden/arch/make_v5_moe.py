@@ -49,7 +49,7 @@ def text(kind, sizes):
 # Tensors of what sees images.
 SEES = ("vision_model.", "vit_", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.", "vision_encoder.", "patch_merger.",
         "pre_mm_projector_norm.", "vision_language_adapter.", "model.vision_adapter.", "model.vision_projection.",
-        "model.vision_tower.", "model.audio_tower.")
+        "model.vision_tower.", "model.audio_tower.", "audio_encoder.")
 
 MODELS = {
     "glm4-moe-lite": text("Glm4MoeLite", dict(MLA, **ROUTED)),
@@ -100,6 +100,19 @@ MODELS = {
         layer_types=["linear_attention", "indexed_attention", "indexed_attention"],
         mlp_layer_types=["dense", "sparse", "sparse"], **ROUTED), depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
         out_hidden_size=8, projection_intermediate_size=4, image_size=4),
+    # As its publisher has it: dots3_words
+    "dots3-note": ("Dots3NoteForConditionalGeneration", "Dots3NoteConfig", dict(
+        text_config=dict(
+            SIZES, hidden_size=16, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=12,
+            kv_lora_rank=16, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, index_n_heads=8, index_head_dim=6,
+            index_topk=5, sliding_window=6, shared_experts_intermediate_size=10, routed_scaling_factor=1.5,
+            layer_types=["indexed_attention", "indexed_attention", "sliding_attention", "sliding_attention"],
+            swa_num_attention_heads=2, swa_num_key_value_heads=2, swa_q_lora_rank=12, swa_kv_lora_rank=20, swa_head_dim=12,
+            swa_qk_nope_head_dim=8, swa_v_head_dim=7, first_k_dense_replace=1, **ROUTED),
+        vision_config=dict(embed_dim=8, intermediate_size=4, num_hidden_layers=1, num_heads=1, patch_size=2,
+                           pyramid_num_routed=[-1], adapter_in_dim=8, adapter_out_dim=16),
+        audio_config=dict(hidden_size=8, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, feature_size=8,
+                          downsample_hidden_size=4, adapter_input_size=8, adapter_out_dim=16, num_key_value_heads=1))),
     # As MiniMax has it: m3_words
     "minimax-m3": ("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLConfig", dict(text_config=dict(
         SMALL, head_dim=8, hidden_size=16, num_hidden_layers=3, intermediate_size=8, dense_intermediate_size=12,
@@ -309,6 +322,22 @@ def m3_words(config):
     return config
 
 
+def dots3_words(config, sizes):
+    """config.json in its publisher's words, whose text part is at the top."""
+    own = dict(sizes, architectures=config["architectures"], model_type="dots3_note", dtype="bfloat16", hidden_act="silu",
+               layer_types=[kind.replace("indexed", "full") for kind in sizes["layer_types"]], use_dsa=True,
+               rope_theta=8e7, swa_rope_theta=5e4, rope_scaling=None, sliding_window_size=sizes["sliding_window"],
+               moe_layer_freq=1, swa_qk_rope_head_dim=sizes["swa_head_dim"] - sizes["swa_qk_nope_head_dim"],
+               moe_shared_expert_intermediate_size=sizes["shared_experts_intermediate_size"], rms_norm_eps=1e-5,
+               attention_gate_type="headwise", swa_attention_gate_type="headwise", apply_mla_qkv_lora_rescale=True,
+               k_rope_only_layernorm=True, topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True,
+               normalization="RMSNorm", final_norm="RMSNorm", use_dynamic_rsf=False, moe_gating_fp32=False,
+               vision_config=dict(model_type="dots3_note_vision_encoder"), audio_config=dict(model_type="dots3_note_audio_encoder"))
+    for key in "sliding_window", "shared_experts_intermediate_size":
+        del own[key]
+    return own
+
+
 def step_words(config, sizes):
     """config.json of the text part in its publisher's words."""
     own = dict(sizes, architectures=["Step3p5ForCausalLM"], model_type="step3p5", dtype="bfloat16",
@@ -337,6 +366,8 @@ def save(model, folder, sizes):
         config = step_words(config, sizes["text_config"])
     if config["model_type"] == "minimax_m3_vl":
         config = m3_words(config)
+    if config["model_type"] == "dots3_note":
+        config = dots3_words(config, sizes["text_config"])
     json.dump(config, open(path, "w"))
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
