@@ -11,7 +11,7 @@
  *   cu_shfl, cu_shfl_xor         a float from another lane; all 32 lanes take part
  *   cu_shfl_long, _double        an int64_t, a double likewise
  *   cu_same(v)                   the lanes, as bits, that have the same v
- *   cu_copy16, _commit, _wait    cp.async; cu_copy16_ldg: of memory as cu_ldg's
+ *   cu_copy16, _commit, _wait    cp.async; cu_copy16_ldg: of memory as cu_ldg's; cu_copy4: of 4 bytes
  *   cu_mma_bf16, cu_mma<F16>     mma.m16n8k16, bf16 or f16 with f32 sums
  *   cu_mma_u8s8                  mma.m16n8k32, unsigned by signed bytes with s32 sums
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
@@ -143,6 +143,11 @@ template <class T, class U> __device__ __forceinline__ void cu_copy16(T *dst, U 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(src),
                  "r"(pred ? 16 : 0)
                  : "memory");
+}
+template <class T, class U> __device__ __forceinline__ void cu_copy4(T *dst, U *src)
+{
+    const unsigned to = (unsigned)__cvta_generic_to_shared(dst);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(src) : "memory");
 }
 template <class T, class U> __device__ __forceinline__ void cu_copy16_ldg(T *dst, U *src, bool pred)
 {

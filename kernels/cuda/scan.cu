@@ -9,9 +9,10 @@
  *              value    0 .. 7    0 .. 7    0 .. 7     0 .. 7
  *              rows     0 4 8 ..  1 5 9 ..  2 6 10 ..  3 7 11 ..
  *
- *          q, k and what else all values share are copied to shared memory, so many positions at a time.
- *          Shared: 2 x [positions, 4 ROWS] floats, of decays by key 3 x, and 2 x [positions, 32]:
- *          28 KiB at most.
+ *          q, k and what else all values share are copied to shared memory, so many positions at a time,
+ *          while the positions before them are gone through.
+ *          Shared, twice: 2 x [positions, 4 ROWS] floats, of decays by key 3 x, and 2 x [positions, 32]:
+ *          26 KiB at most.
  *
  * The copies that a run makes of its state are written as it passes their rows. */
 #include "kernels/cuda/ops.cuh"
@@ -139,11 +140,18 @@ inline namespace CU_NAME(scan_cu)
         return v + cu_shfl_xor(v, 2 * WARP_VALUES);
     }
 
-    /* K numbers of a row, and zeros up to `wide`. */
-    __device__ __forceinline__ void copy_row(S<float> to, G<const float> from, int K, int wide)
+    /* K numbers of a row are on their way. */
+    __device__ __forceinline__ void copy_row(S<float> to, G<const float> from, int K)
     {
-        for (int i = threadIdx.x; i < wide; i += THREADS)
-            to[i] = i < K ? cu_ld<float>(from + i) : 0.0f;
+        for (int i = threadIdx.x; i < K; i += THREADS)
+            cu_copy4(to + i, from + i);
+    }
+
+    /* What of n rows of `wide` numbers no copy reaches, which have K. */
+    __device__ __forceinline__ void clear_ends(S<float> to, int n, int K, int wide)
+    {
+        for (int i = threadIdx.x; i < n * wide; i += THREADS)
+            if (i % wide >= K) to[i] = 0.0f;
     }
 
     template <int ROWS>
@@ -155,20 +163,20 @@ inline namespace CU_NAME(scan_cu)
     }
 
     template <int ROWS, int KIND>
-    __global__ void __launch_bounds__(THREADS)
+    __global__ void __launch_bounds__(THREADS, 2)
         scan_kernel(G<float> states, G<const int32_t> runs, G<float> out, G<const float> q,
                     G<const float> k, G<const float> v, G<const float> beta, G<const float> decay,
                     G<const float> rate, scan_shape s)
     {
-        enum { WIDE = PARTS * ROWS, POSITIONS = ROWS > 32 ? 8 : 16 };
         constexpr bool each = KIND == DEV_SCAN_KEYS_DELTA, correct = each || KIND == DEV_SCAN_DELTA,
                        select = KIND == DEV_SCAN_SELECT;
-        CU_SHARED(float, qs, POSITIONS *WIDE);
-        CU_SHARED(float, ks, POSITIONS *WIDE);
-        CU_SHARED(float, ds, each ? POSITIONS *WIDE : POSITIONS);
-        CU_SHARED(float, bs, POSITIONS);
-        CU_SHARED(float, vs, POSITIONS *VALUES);
-        CU_SHARED(float, ts, select ? POSITIONS *VALUES : 1);
+        enum { WIDE = PARTS * ROWS, POSITIONS = ROWS > 32 ? 4 : 8, BOTH = 2 * POSITIONS };
+        CU_SHARED(float, qs, BOTH *WIDE);
+        CU_SHARED(float, ks, BOTH *WIDE);
+        CU_SHARED(float, ds, each ? BOTH *WIDE : BOTH);
+        CU_SHARED(float, bs, BOTH);
+        CU_SHARED(float, vs, BOTH *VALUES);
+        CU_SHARED(float, ts, select ? BOTH *VALUES : 1);
         const int lane = threadIdx.x % CU_WARP, part = lane / WARP_VALUES,
                   own = (int)threadIdx.x / CU_WARP * WARP_VALUES + lane % WARP_VALUES,
                   h = (int)blockIdx.x / s.blocks, v0 = (int)blockIdx.x % s.blocks * VALUES,
@@ -177,6 +185,7 @@ inline namespace CU_NAME(scan_cu)
         const int64_t at =
             ((int64_t)h * padded + value / SCAN_LANES * SCAN_LANES) * s.K + value % SCAN_LANES;
         const bool there = value < padded;
+        const int left = s.V - v0 < VALUES ? s.V - v0 : VALUES; /* of the block's values */
         float state[ROWS], rates[select ? ROWS : 1] = {};
         cu_follow();
         run_view r = view_run(runs, blockIdx.y);
@@ -189,50 +198,66 @@ inline namespace CU_NAME(scan_cu)
             if (select && value < s.V && row < s.K)
                 rates[select ? i : 0] = cu_ld<float>(rate + ((int64_t)row * s.V + value));
         }
-        for (int from = 0; from < r.n_rows; from += POSITIONS) {
+        clear_ends(qs, BOTH, s.K, WIDE);
+        clear_ends(ks, BOTH, s.K, WIDE);
+        if (each) clear_ends(ds, BOTH, s.K, WIDE);
+        clear_ends(vs, BOTH, left, VALUES);
+        if (select) clear_ends(ts, BOTH, left, VALUES);
+        /* Rows from .. to positions half ..; none where no more are there. */
+        auto bring = [&](int from, int half) {
             const int n = r.n_rows - from < POSITIONS ? r.n_rows - from : POSITIONS;
-            __syncthreads(); /* the last positions' readers are done */
-            for (int p = 0; p < n; p++) {
-                const int64_t t = r.row + from + p;
-                copy_row(qs + p * WIDE, q + (t * s.ld + (int64_t)g * s.K), s.K, WIDE);
-                copy_row(ks + p * WIDE, k + (t * s.ld + (int64_t)g * s.K), s.K, WIDE);
-                if (each) copy_row(ds + p * WIDE, decay + (t * s.H + h) * s.K, s.K, WIDE);
-                const int left = s.V - v0;
-                copy_row(vs + p * VALUES, v + (t * s.ld + (int64_t)h * s.V + v0), left, VALUES);
-                if (select) copy_row(ts + p * VALUES, decay + (t * s.V + v0), left, VALUES);
+#pragma unroll 1
+            for (int p = half; p < half + n; p++) {
+                const int64_t t = r.row + from + p - half;
+                copy_row(qs + p * WIDE, q + (t * s.ld + (int64_t)g * s.K), s.K);
+                copy_row(ks + p * WIDE, k + (t * s.ld + (int64_t)g * s.K), s.K);
+                if (each) copy_row(ds + p * WIDE, decay + (t * s.H + h) * s.K, s.K);
+                copy_row(vs + p * VALUES, v + (t * s.ld + (int64_t)h * s.V + v0), left);
+                if (select) copy_row(ts + p * VALUES, decay + (t * s.V + v0), left);
             }
             if ((int)threadIdx.x < n && !select) {
                 const int64_t t = r.row + from + threadIdx.x;
-                bs[threadIdx.x] = cu_ld<float>(beta + (t * s.H + h));
-                if (!each) ds[threadIdx.x] = cu_ld<float>(decay + (t * s.H + h));
+                const int p = half + (int)threadIdx.x;
+                cu_copy4(bs + p, beta + (t * s.H + h));
+                if (!each) cu_copy4(ds + p, decay + (t * s.H + h));
             }
+            cu_copy_commit();
+        };
+        bring(0, 0);
+        for (int from = 0, half = 0; from < r.n_rows; from += POSITIONS, half = POSITIONS - half) {
+            const int n = r.n_rows - from < POSITIONS ? r.n_rows - from : POSITIONS;
+            if (from) __syncthreads(); /* the last positions' readers are done */
+            bring(from + POSITIONS, POSITIONS - half);
+            cu_copy_wait<1>();
             __syncthreads();
-            for (int p = 0; p < n; p++) {
+#pragma unroll 1
+            for (int i = 0; i < n; i++) {
+                const int p = half + i;
                 const S<const float> qp = qs + (p * WIDE + part), kp = ks + (p * WIDE + part);
                 const float d = each || select ? 0.0f : (float)ds[p],
                             step = select ? (float)ts[p * VALUES + own] : 0.0f,
                             by = select ? step : (float)bs[p];
                 float gives = vs[p * VALUES + own], sum = 0;
 #pragma unroll
-                for (int i = 0; i < ROWS; i++) {
+                for (int j = 0; j < ROWS; j++) {
                     if (select)
-                        state[i] *= km_exp(step * rates[select ? i : 0]);
+                        state[j] *= km_exp(step * rates[select ? j : 0]);
                     else
-                        state[i] *= each ? (float)ds[p * WIDE + part + PARTS * i] : d;
-                    if (correct) sum = fmaf(state[i], kp[PARTS * i], sum);
+                        state[j] *= each ? (float)ds[p * WIDE + part + PARTS * j] : d;
+                    if (correct) sum = fmaf(state[j], kp[PARTS * j], sum);
                 }
                 if (correct) gives -= join_parts(sum);
                 gives *= by;
                 sum = 0;
 #pragma unroll
-                for (int i = 0; i < ROWS; i++) {
-                    state[i] = fmaf(kp[PARTS * i], gives, state[i]);
-                    sum = fmaf(state[i], qp[PARTS * i], sum);
+                for (int j = 0; j < ROWS; j++) {
+                    state[j] = fmaf(kp[PARTS * j], gives, state[j]);
+                    sum = fmaf(state[j], qp[PARTS * j], sum);
                 }
                 sum = join_parts(sum);
                 if (part == 0 && value < s.V)
-                    cu_st(out + (((int64_t)(r.row + from + p) * s.H + h) * s.V + value), sum);
-                for (; r.after == from + p + 1; next_mark(r, r.mark + 1))
+                    cu_st(out + (((int64_t)(r.row + from + i) * s.H + h) * s.V + value), sum);
+                for (; r.after == from + i + 1; next_mark(r, r.mark + 1))
                     if (there)
                         put_state<ROWS>(states + (mark_slot(r) * s.stride + at), state, part, s.K);
             }

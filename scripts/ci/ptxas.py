@@ -23,7 +23,7 @@ BUDGET = {
     "embed_kernel": (256, 40, 0),
     "swap_kernel": (256, 40, 0),
     "conv_kernel": (128, 80, 0),
-    "scan_kernel": (128, 255, 28 << 10),  # two blocks
+    "scan_kernel": (128, 255, 26688),  # two blocks
     "rates_kernel": (256, 40, 0),
     "gate_kernel": (128, 64, 16),
     "times_kernel": (256, 40, 0),

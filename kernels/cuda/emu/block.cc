@@ -15,7 +15,7 @@ point thread_idx, block_idx, block_dim, grid_dim;
 
 enum {
     STACK = (64 << 10) + 2112, /* threads' frames do not meet in one set of the cache */
-    COPIES_MAX = 64            /* waiting copies of one thread */
+    COPIES_MAX = 128           /* waiting copies of one thread */
 };
 
 /* From a fibre to another. The compiler's own words for it, where it has them, are a few moves. */

@@ -432,6 +432,10 @@ template <class T, class U> void cu_copy16(S<T> dst, G<U> src, bool pred)
 {
     emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred, false);
 }
+template <class T, class U> void cu_copy4(S<T> dst, G<U> src)
+{
+    emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 4, false, false);
+}
 template <class T, class U> void cu_copy16_ldg(S<T> dst, G<U> src, bool pred)
 {
     emu::copy_later((void *)dst.p, dst.s, (const void *)src.p, src.s, 16, !pred, true);
