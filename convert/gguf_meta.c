@@ -708,8 +708,9 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
     const arch_rope_kind kind = c->rope[ROPE_MAIN].kind;
     const int64_t pairs = gguf_rope_pairs(c), n = src_n_tensors(src);
     const int lists = gguf_rope_lists(kind);
-    char(*names)[64] = lq_push(arena, 2 * (size_t)n * sizeof *names);
-    gguf_tensor *t = lq_push(arena, (2 * (size_t)n + 2) * sizeof *t);
+    const size_t most = 2 * (size_t)(n + (a->q_factor ? c->layers : 0)) + 2;
+    char(*names)[64] = lq_push(arena, most * sizeof *names);
+    gguf_tensor *t = lq_push(arena, most * sizeof *t);
     if (!names || !t) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     f->tensors = t;
     for (int i = 0; i < lists; i++)
@@ -730,6 +731,14 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
             arch_role_shape(arch_at(c, slot.layer), slot.role, &t[f->n].shape[0],
                             &t[f->n].shape[1]);
         }
+    }
+    for (int64_t i = 0; i < 2 * c->layers && a->q_factor; i++, f->n++) {
+        float *one = lq_push(arena, sizeof *one);
+        if (!one) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+        *one = gguf_q_factor(*names, c, i);
+        t[f->n] = (gguf_tensor){ .name = *names++, .type = GGML_F32, .n_dims = 1, .shape = { 1 } };
+        t[f->n].bytes = sizeof *one;
+        t[f->n].data = (const uint8_t *)one;
     }
     qsort(t, f->n, sizeof *t, by_name);
     return LQ_OK;
@@ -796,7 +805,7 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
             "first_k_dense_replace: llama.cpp's '%s' runs experts, some of them shared, in "
             "each layer, heads that turn whole, and an output head of its own",
             a->gguf);
-    if (a->values && (c->tied || c->attn_bias > 0))
+    if ((a->values || a->q_factor) && (c->tied || c->attn_bias > 0))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "attention_bias: llama.cpp's '%s' runs no biases, and an output head of its "
                        "own",

@@ -42,6 +42,8 @@ int64_t gguf_rope_pairs(const arch_config *c);
 int gguf_rope_lists(arch_rope_kind kind);
 const char *gguf_rope_name(arch_rope_kind kind, int list);
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
+/* Of gguf_arch.q_factor: tensor i of two a layer, its name, and the number that it has head_dim times. */
+float gguf_q_factor(char name[64], const arch_config *c, int64_t i);
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
 /* How sentence-transformers' modules beside the model make one vector of a text; a note names what is left out. */

@@ -1,9 +1,10 @@
-/* convert/gguf_rope.c - see gguf_meta.h: lists of factors on frequencies. */
+/* convert/gguf_rope.c - see gguf_meta.h: factors on frequencies and on q. */
 #include "convert/gguf_meta.h"
 
 #include "formats/gguf/gguf_config.h"
 
 #include <math.h>
+#include <stdio.h>
 
 int gguf_rope_lists(arch_rope_kind kind)
 {
@@ -29,6 +30,12 @@ static int64_t turned(const arch_config *c)
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].rope == ROPE_MAIN) return arch_at(c, i)->rope_dims / 2;
     return c->rope_dims / 2;
+}
+
+float gguf_q_factor(char name[64], const arch_config *c, int64_t i)
+{
+    snprintf(name, 64, "blk.%lld.attn_%c_norm.weight", (long long)i / 2, i % 2 ? 'k' : 'q');
+    return i % 2 ? 1 : (float)(c->attn_scale * sqrt((double)c->head_dim));
 }
 
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err)

@@ -272,12 +272,17 @@ static lq_status list_tensors(conv *c, lq_err *err)
     const arch_config *a = c->config;
     const int64_t pairs = gguf_rope_pairs(a), n = src_n_tensors(c->src);
     const arch_rope_kind kind = a->rope[ROPE_MAIN].kind;
-    c->e = calloc(2 * (size_t)n + 2 + LQ_COUNT(c->dense), sizeof *c->e);
+    const int64_t factors = c->arch->q_factor ? 2 * a->layers : 0;
+    c->e = calloc(2 * (size_t)n + 2 + (size_t)factors + LQ_COUNT(c->dense), sizeof *c->e);
     if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     const entry vector = { .n_dims = 1, .shape = { pairs }, .experts = 1 };
     for (int i = 0; i < gguf_rope_lists(kind); i++) {
         c->e[c->n] = vector;
         snprintf(c->e[c->n++].name, sizeof vector.name, "%s", gguf_rope_name(kind, i));
+    }
+    for (int64_t i = 0; i < factors; i++) {
+        c->e[c->n] = (entry){ .n_dims = 1, .shape = { a->head_dim }, .experts = 1 };
+        gguf_q_factor(c->e[c->n++].name, a, i);
     }
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
@@ -818,7 +823,16 @@ static lq_status put_factors(conv *c, lq_err *err)
     lq_arena a = { 0 };
     float *factors;
     lq_status s = gguf_rope_factors(&factors, c->config, &a, err);
-    for (size_t i = 0; !s && i < c->first; i++) {
+    const size_t lists = (size_t)gguf_rope_lists(c->config->rope[ROPE_MAIN].kind);
+    for (size_t i = lists; !s && i < c->first; i++) { /* after those of frequencies */
+        char name[64];
+        const float f = gguf_q_factor(name, c->config, (int64_t)(i - lists));
+        to_gguf_begin(c, &c->e[i], GGML_F32);
+        for (int64_t k = 0; k < c->config->head_dim && !s; k++)
+            s = lq_out_write(c->out, &f, sizeof f, err);
+        if (!s) s = end(c, &c->e[i], GGML_F32, err);
+    }
+    for (size_t i = 0; !s && i < lists; i++) {
         to_gguf_begin(c, &c->e[i], GGML_F32);
         s = lq_out_write(c->out, factors + (int64_t)i * pairs, (size_t)pairs * 4, err);
         if (!s) s = end(c, &c->e[i], GGML_F32, err);

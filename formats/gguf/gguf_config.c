@@ -384,6 +384,46 @@ static void put_types_of(config *c, const gguf_own *o)
     }
 }
 
+/* Vectors of one number in all layers, the factor on q, and of ones; and layers with a window, which rotate alone
+ * (Muse Glimmer). */
+static void put_q_factor(config *c)
+{
+    static const char *const parts[] = { "attn_q_norm", "attn_k_norm" };
+    const gguf_own rotate = { .key = "layer_rope_theta",
+                              .gguf = "attention.sliding_window_pattern" };
+    const int64_t layers = int_at(c, "block_count", 0);
+    char k[128], name[96];
+    double factor = 0, local = 0, theta = 10000, v = 0;
+    for (int64_t i = 0; i < 2 * layers && i < MAX_LAYERS; i++) {
+        snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)i / 2, parts[i % 2]);
+        const gguf_tensor *t = gguf_find(c->f, name);
+        if (!t || !is_floats(t) || t->n_dims != 1) {
+            fault(c, LQ_EFORMAT, name, "a vector of F32, found none");
+            return;
+        }
+        if (!i) factor = float_at(t, 0);
+        for (int64_t d = 0; d < t->shape[0]; d++)
+            if (!(fabs(float_at(t, d) - (i % 2 ? 1 : factor)) <= 1e-6 * factor))
+                fault(c, LQ_EUNSUPPORTED, name,
+                      i % 2 ? "ones, found others" : "one factor in all layers, found others");
+    }
+    put_number(c, c->j, "qk_scale_factor", shortest(factor));
+    if (!gguf_float(c->f, number_key(k, c, "final_logit_softcapping"), &v))
+        put_number(c, c->j, "final_logit_softcapping", 0);
+    if (!gguf_float(c->f, number_key(k, c, "logit_scale"), &v) || !(v > 0))
+        fault(c, LQ_EFORMAT, k, "a number above 0, found another");
+    if (int_at(c, "attention.sliding_window", 0) < 1)
+        fault(c, LQ_EFORMAT, meta_key(k, c, "attention.sliding_window"), NONE);
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, rotate.gguf));
+    if (!kv || !kv->array || !gguf_is_numbers(kv) || kv->n != (uint64_t)layers)
+        fault(c, LQ_EFORMAT, k, "true or false for each layer, found another");
+    put_rotating(c, &rotate);
+    gguf_float(c->f, number_key(k, c, "rope.freq_base"), &theta);
+    if (gguf_float(c->f, number_key(k, c, "rope.freq_base_swa"), &local) &&
+        !(fabs(local - theta) <= 1e-6 * theta))
+        fault(c, LQ_EUNSUPPORTED, k, "rope.freq_base, found another");
+}
+
 static void put_one(config *c, const gguf_own *o)
 {
     char k[128];
@@ -552,6 +592,7 @@ static void put_own(config *c)
         put_mla(c, heads);
     else if (!c->row->layered && !c->row->state && !c->row->compress)
         put_heads(c, heads, hidden);
+    if (c->row->q_factor) put_q_factor(c);
     put_topk(c);
     put_sharing(c, heads);
     put_apart(c);

@@ -101,6 +101,7 @@ const gguf_arch gguf_archs[] = {
     { "minimax-01", "MiniMaxM1ForCausalLM", .state = true },
     { "minimax-01", "MiniMaxText01ForCausalLM", .state = true },
     { "minimax-01", "MiniMaxForCausalLM", .state = true },
+    { "muse-glimmer", "MuseGlimmerForConditionalGeneration", .turned = true, .q_factor = true },
     { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
     { "minimax-m3", "MiniMaxM3SparseForConditionalGeneration", .turned = false },
     { "minimax-m3", "MiniMaxM3VLForCausalLM", .turned = false },
@@ -412,6 +413,11 @@ const gguf_own gguf_owns[] = {
     { "MiMoV2FlashForCausalLM", NULL, "attention.value_scale", OWN_REAL, AT(o_scale) },
     { "MiMoV2FlashForCausalLM", WINDOW },
     { "MiMoV2FlashForCausalLM", WINDOWS },
+    { "MuseGlimmerForConditionalGeneration", WINDOW },
+    { "MuseGlimmerForConditionalGeneration", WINDOWS },
+    { "MuseGlimmerForConditionalGeneration", "output_multiplier", "logit_scale", OWN_REAL,
+      AT(logit_scale) },
+    { "MuseGlimmerForConditionalGeneration", REAL("final_logit_softcapping", final_softcap) },
     EXPERTS("Step3p5ForCausalLM", "n_routed_experts"),
     { "Step3p5ForCausalLM", EXPERT_FFN },
     { "Step3p5ForCausalLM", SHARED_FFN("share_expert_dim") },
@@ -791,6 +797,7 @@ const gguf_arch *gguf_arch_of(const arch_config *c)
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r)
 {
     int k = 0;
+    if (a->q_factor && (r == R_Q_NORM || r == R_K_NORM || r == R_EMBED_NORM)) return 0;
     if (r == R_MLP_NORM && c->row->one_branch) r = R_ATTN_NORM; /* each layer has one */
     for (size_t i = 0; i < LQ_COUNT(names) && k < 2; i++) {
         const gguf_name *n = &names[i];
@@ -800,6 +807,13 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
         if (n->join == JOIN_NONE) break;
     }
     return k;
+}
+
+bool gguf_is_q_factor(const gguf_arch *a, const char *tensor)
+{
+    const char *name = strncmp(tensor, "blk.", 4) == 0 ? strchr(tensor + 4, '.') : NULL;
+    return a && a->q_factor && name &&
+           (strcmp(name, ".attn_q_norm.weight") == 0 || strcmp(name, ".attn_k_norm.weight") == 0);
 }
 
 bool gguf_name_is_whole(const gguf_name *g)

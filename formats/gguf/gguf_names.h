@@ -38,7 +38,9 @@ typedef struct {
     bool two_halves;  /* feed_forward_length is of gate and up together */
     bool gates_apart; /* an MLP's gate and up are two tensors, of ours that are one */
     bool compress;    /* some layers attend to compressed positions: gguf_compress.h */
-    bool further;     /* its MTP head goes along, as a block after the model's */
+    bool
+        q_factor; /* norms of q and k have no weights, but one factor on q: attn_q_norm; attn_k_norm is 1 */
+    bool further; /* its MTP head goes along, as a block after the model's */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
@@ -108,6 +110,8 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
 /* The tensors in which the file has this role: 0 (GGUF has none), 1, or 2 that are one of ours. */
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r);
 
+/* Is it a tensor that says gguf_arch.q_factor, and none of the model? */
+bool gguf_is_q_factor(const gguf_arch *a, const char *tensor);
 /* Has it an ending of its own? */
 bool gguf_name_is_whole(const gguf_name *g);
 /* "blk.3.attn_q.weight" */

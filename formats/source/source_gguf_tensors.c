@@ -660,6 +660,7 @@ lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
     if (!st) st = make_lists(s, err);
     for (size_t i = 0; i < f->n && !st; i++) {
         if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;
+        if (s->has_config && gguf_is_q_factor(row, f->tensors[i].name)) continue;
         if (s->has_config && src_gguf_is_module(f->tensors[i].name)) continue;
         bool scale = false, inputs = false;
         st = is_scale(&scale, &inputs, s, &f->tensors[i], err);

@@ -19,7 +19,8 @@ CONVERTED = sorted((ROOT / "tests/golden/gguf/arch").glob("*.gguf"))
 
 
 # llama.cpp has one factor for what is three in the golden checkpoint.
-CHANGED = {"minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7}}
+CHANGED = {"muse-glimmer": {"text_config": {"post_norm_eps": 1e-8}},  # which is in llama.cpp's code
+           "minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7}}
 
 
 def checkpoint(name, tmp_path):
@@ -29,7 +30,9 @@ def checkpoint(name, tmp_path):
     if not (tmp_path / name).exists():
         shutil.copytree(ARCH / name, tmp_path / name)
         config = json.loads((ARCH / name / "config.json").read_text())
-        (tmp_path / name / "config.json").write_text(json.dumps(config | CHANGED[name]))
+        for k, v in CHANGED[name].items():
+            config[k] = config[k] | v if isinstance(v, dict) else v
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
     return tmp_path / name
 
 
@@ -106,7 +109,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5", "deepseek-v4", "mimo-v2-flash", "minimax-m1"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna", "step3.5", "deepseek-v4", "mimo-v2-flash", "minimax-m1", "muse-glimmer"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", checkpoint(name, tmp_path), "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -146,6 +149,7 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
 
 
 @pytest.mark.parametrize("name,why", [("llama4", "window: GGUF's 'llama4' has no place for 6"), ("afmoe", "window_layers: GGUF's 'afmoe' has no place"), ("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
+                                      ("muse-glimmer", "post_eps: GGUF's 'muse-glimmer' has no place for 0.001"),
                                       ("minimax", "join_x_state: GGUF's 'minimax-01' has no place for 1.4"),
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
                                       ("qwen3-next", "moe_layers: GGUF's 'qwen3next' has no place for [0,2]"),
@@ -567,6 +571,16 @@ def test_deepseek_v4_as_its_lists_say(llmq, tmp_path, was, now, why):
     assert was in b
     (tmp_path / "m.gguf").write_bytes(b.replace(was, now, 1))
     assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
+
+
+def test_factors_of_muse_glimmer_are_one_number(llmq, tmp_path):
+    b = (ROOT / "tests/golden/gguf/arch/muse-glimmer.gguf").read_bytes()
+    q, k = struct.pack("<8f", *[3.87] * 8), struct.pack("<8f", *[1] * 8)
+    for was, now, why in ((q, q[:-4] + struct.pack("<f", 3.88), "attn_q_norm.weight: expected one factor in all layers, found others"),
+                          (k, struct.pack("<f", 0) + k[4:], "attn_k_norm.weight: expected ones, found others")):
+        at = b.rindex(was)
+        (tmp_path / "m.gguf").write_bytes(b[:at] + now + b[at + 32:])
+        assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
 
 
 @pytest.mark.parametrize("was,now,why", [

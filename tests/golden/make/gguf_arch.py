@@ -34,7 +34,7 @@ MORE = {
 }
 
 
-SMALL = {"minimax-m1"}  # in BF16, as the checkpoint is
+SMALL = {"minimax-m1", "muse-glimmer"}  # in BF16, as the checkpoint is
 BF16 = gguf.GGMLQuantizationType.BF16
 
 
