@@ -144,7 +144,8 @@ TEST(dots_words_are_those_of_transformers)
         "\"moe_shared_expert_intermediate_size\":24,\"n_shared_experts\":2,"
         "\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\","
         "\"sliding_attention\"],\"use_dsa\":true,\"apply_mla_qkv_lora_rescale\":true,"
-        "\"rope_theta\":7e7,\"swa_rope_theta\":6e4,\"moe_layer_freq\":[1,0,1,1],"
+        "\"rope_theta\":7e7,\"swa_rope_theta\":6e4,\"rope_scaling\":{},\"moe_layer_freq\":[1,0,1,1]"
+        ","
         "\"attention_gate_type\":\"headwise\",\"vision_config\":{}}",
         "{\"architectures\":[\"Dots3NoteForConditionalGeneration\"],\"model_type\":\"dots3_note\","
         "\"text_config\":{\"model_type\":\"dots3_note_text\"," BASE
@@ -159,7 +160,8 @@ TEST(dots_words_are_those_of_transformers)
         "\"indexed_attention\":{\"rope_type\":\"default\",\"rope_theta\":7e7,"
         "\"partial_rotary_factor\":2.7},\"sliding_attention\":{\"rope_theta\":6e4,"
         "\"rope_type\":\"default\",\"partial_rotary_factor\":0.3}},"
-        "\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]},\"vision_config\":{}}"
+        "\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"],\"use_dsa\":null},"
+        "\"vision_config\":{}}"
     };
     char *own[2] = { NULL, NULL };
     for (int i = 0; i < 2; i++) {

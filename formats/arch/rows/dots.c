@@ -34,7 +34,8 @@ static bool is_word(const cJSON *e, const char *word)
 static lq_status name_kinds(cJSON *j, int64_t layers, lq_err *err)
 {
     bool window = true, indexed = true;
-    const bool said = js_get(j, "use_dsa") || !js_get(j, "per_layer_config");
+    const cJSON *dsa = cJSON_GetObjectItemCaseSensitive(j, "use_dsa"); /* null: as the list says */
+    const bool said = dsa ? !cJSON_IsNull(dsa) : !js_get(j, "per_layer_config");
     lq_status s = js_bool(j, "use_sliding_window", false, &window, err);
     if (!s) s = js_bool(j, "use_dsa", false, &indexed, err);
     if (s) return s;
@@ -130,7 +131,8 @@ static lq_status name_sizes(cJSON *j, lq_err *err)
 static lq_status name_rotations(cJSON *j, lq_err *err)
 {
     const cJSON *said = js_get(j, "rope_parameters");
-    if (!said) said = js_get(j, "rope_scaling");
+    const cJSON *scaling = js_get(j, "rope_scaling");
+    if (!said && scaling && (scaling->child || !cJSON_IsObject(scaling))) said = scaling;
     const bool nested = js_get(said, FULL) || js_get(said, INDEXED) || js_get(said, SLIDING);
     if (js_get(said, FULL) && js_get(said, INDEXED) &&
         !cJSON_Compare(js_get(said, FULL), js_get(said, INDEXED), true))
