@@ -68,7 +68,8 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
         if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
         if (of_pair(c, r)) *site = CAL_PAIR;
-        if (r == R_ROUTER && ((c->w.dense_beside && !c->w.shortcut) || c->latent || c->route))
+        if (r == R_ROUTER &&
+            ((c->w.dense_beside && !c->w.shortcut) || c->latent || c->route || c->row->early))
             *site = CAL_EXPERTS;
         return true;
     }

@@ -19,7 +19,7 @@ typedef enum {
     CAL_MLP,         /* gate, up; in MoE layers the router and the shared expert's */
     CAL_DOWN,        /* activated */
     CAL_EXPERTS,     /* what is sent to experts that stand beside an MLP (dense_beside), of all
-                        tokens; the router's role stands for it, though it reads another norm */
+                        tokens; the router's role stands for it, though it may read another norm */
     CAL_SHARED_DOWN, /* likewise, of the shared expert */
     CAL_EXPERT_IN, /* from here on once per expert: rows of CAL_MLP (or CAL_EXPERTS) that were sent to it */
     CAL_EXPERT_DOWN, /* activated */

@@ -547,6 +547,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
                  { "feed_forward_length", each || a->compress ? 0
+                                          : a->ffn_of_experts ? c->expert_ffn
                                           : a->two_halves     ? 2 * c->ffn
                                                               : c->ffn },
                  { "attention.head_count", a->state || a->lists ? 0 : c->heads },

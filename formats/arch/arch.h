@@ -565,6 +565,9 @@ typedef struct arch_row {
     lq_status (*respell)(cJSON *config, lq_err *err);
     /* The key of config.json that max_pos is made of, where what is beyond is computed otherwise; or NULL. */
     const char *ends_at;
+    /* What reads x as it was before the layer's attention: the router, without a norm; or, of dense_beside, router and
+     * experts, by R_EXPERT_NORM. */
+    enum { EARLY_NONE, EARLY_ROUTER, EARLY_EXPERTS } early;
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
     bool

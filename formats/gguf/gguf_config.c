@@ -557,6 +557,31 @@ static void put_apart(config *c)
     put_bool(c, "attention_projections_apart", true);
 }
 
+/* Of four layers of SmallThinker the first has no window and does not rotate, where there are windows; these are of 4096
+ * positions. */
+static void put_smallthinker(config *c)
+{
+    enum { EVERY = 4, WINDOW = 4096 };
+    static const char *const lists[] = { "sliding_window_layout", "rope_layout" };
+    static const char *const none[] = { "rope.freq_base_swa", "attention.sliding_window_pattern" };
+    char k[128];
+    const int64_t window = int_at(c, "attention.sliding_window", 0),
+                  layers = int_at(c, "block_count", 0);
+    put_bool(c, "moe_primary_router_apply_softmax", int_at(c, "expert_gating_func", 2) == 1);
+    for (size_t i = 0; i < LQ_COUNT(none); i++)
+        if (gguf_get(c->f, meta_key(k, c, none[i])))
+            fault(c, LQ_EUNSUPPORTED, k, "none, which llama.cpp's converter does not write");
+    if (window < 1) return;
+    if (window != WINDOW)
+        fault(c, LQ_EUNSUPPORTED, meta_key(k, c, "attention.sliding_window"),
+              "4096, as llama.cpp runs it");
+    for (size_t l = 0; l < LQ_COUNT(lists); l++) {
+        cJSON *list = cJSON_AddArrayToObject(c->j, lists[l]);
+        for (int64_t i = 0; i < layers && i < MAX_LAYERS; i++)
+            c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber(i % EVERY != 0));
+    }
+}
+
 static void put_own(config *c)
 {
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
@@ -593,6 +618,7 @@ static void put_own(config *c)
     else if (!c->row->layered && !c->row->state && !c->row->compress)
         put_heads(c, heads, hidden);
     if (c->row->q_factor) put_q_factor(c);
+    if (is(c, "SmallThinkerForCausalLM")) put_smallthinker(c);
     put_topk(c);
     put_sharing(c, heads);
     put_apart(c);

@@ -148,6 +148,8 @@ const gguf_arch gguf_archs[] = {
     { "qwen", "QWenLMHeadModel", .eps = "layer_norm_epsilon", .whole_heads = true, .two_halves = true },
     { "plm", "PLMForCausalLM", .tied = true },
     { "openelm", "OpenELMForCausalLM", .lists = true, .tied = true, .gates_apart = true },
+    { "smallthinker", "SmallThinkerForCausalLM", .ffn_of_experts = true },
+    { "arctic", "ArcticForCausalLM", .turned = true, .whole_heads = true, .ffn_of_experts = true },
     { .gguf = NULL },
 };
 /* clang-format on */
@@ -537,6 +539,11 @@ const gguf_own gguf_owns[] = {
     { "MiniCPMForCausalLM", NULL, "embedding_scale", OWN_REAL, AT(embed_scale) },
     { "MiniCPMForCausalLM", NULL, "residual_scale", OWN_REAL, AT(residual_scale) },
     { "MiniCPMForCausalLM", NULL, "logit_scale", OWN_INVERSE, AT(logit_scale) },
+    EXPERTS("SmallThinkerForCausalLM", "num_experts"),
+    { "SmallThinkerForCausalLM", EXPERT_FFN },
+    { "SmallThinkerForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "SmallThinkerForCausalLM", WINDOW },
+    EXPERTS("ArcticForCausalLM", "num_local_experts"),
     EXPERTS("MixtralForCausalLM", "num_local_experts"),
     EXPERTS("Qwen2MoeForCausalLM", "num_experts"),
     { "Qwen2MoeForCausalLM", HAS("qkv_bias", "blk.0.attn_q.bias") },
@@ -667,6 +674,7 @@ static const gguf_name names[] = {
     { R_SHARED_GATE_UP, "ffn_up_shexp", .variant = "granitemoe_swa" },
     { R_ROUTER_NORM, "ffn_gate_inp.scale", false, NULL, .join = JOIN_NONE },
     { R_EXPERT_SCALE, "ffn_down_exps.scale", false, NULL, .join = JOIN_NONE },
+    { R_EXPERT_NORM, "ffn_norm_exps", .variant = "arctic" },
     { R_EXPERT_NORM, "pre_ffw_norm_2", false, NULL, .join = JOIN_NONE },
     { R_DENSE_POST_NORM, "post_ffw_norm_1", false, NULL, .join = JOIN_NONE },
     { R_EXPERT_POST_NORM, "post_ffw_norm_2", false, NULL, .join = JOIN_NONE },

@@ -14,17 +14,18 @@ typedef struct {
                          name ends so; NULL: always */
     bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
-    const char *eps;  /* config.json's key; NULL: rms_norm_eps */
-    bool sections;    /* llama.cpp needs mrope_section, which text does not */
-    bool layered;     /* sizes by layer: gguf_layers.h */
-    bool gate_up_one; /* experts' gate and up are one tensor, as ours */
-    bool state;       /* some layers carry a state: gguf_state.h */
-    bool experts;     /* written so only where there are experts */
-    bool attends;     /* written so only where no layer carries a state */
-    bool lists;       /* heads and widths may be lists: gguf_lists.h */
-    bool values;      /* of a width of their own: attention.value_length */
-    bool half_turns;  /* of a head that sees everything half rotates, whatever the file says */
-    bool tied;        /* llama.cpp runs it without an output head of its own */
+    const char *eps;     /* config.json's key; NULL: rms_norm_eps */
+    bool sections;       /* llama.cpp needs mrope_section, which text does not */
+    bool layered;        /* sizes by layer: gguf_layers.h */
+    bool gate_up_one;    /* experts' gate and up are one tensor, as ours */
+    bool state;          /* some layers carry a state: gguf_state.h */
+    bool ffn_of_experts; /* feed_forward_length is an expert's */
+    bool experts;        /* written so only where there are experts */
+    bool attends;        /* written so only where no layer carries a state */
+    bool lists;          /* heads and widths may be lists: gguf_lists.h */
+    bool values;         /* of a width of their own: attention.value_length */
+    bool half_turns;     /* of a head that sees everything half rotates, whatever the file says */
+    bool tied;           /* llama.cpp runs it without an output head of its own */
     bool
         kv_apart; /* MLA's keys and values are two tensors, and llama.cpp attends to what both read */
     bool whole_heads; /* llama.cpp runs heads that make up hidden alone, and no tied head */

@@ -99,7 +99,8 @@ static bool reads(const fold_layer *l, arch_role r, cal_site site)
 static bool find_readers(fold_site *f, const fold_layer *l)
 {
     if (f->site == CAL_ATTN && l->c->laurel) return false; /* Laurel adds that input to the sum */
-    if (f->site == CAL_MLP && l->c->latent) return false;  /* the latents' matrix is not open */
+    if (f->site == CAL_EXPERTS && l->c->row->early) return false; /* the router does, too */
+    if (f->site == CAL_MLP && l->c->latent) return false; /* the latents' matrix is not open */
     if (f->site == CAL_MLP && l->c->zero_experts) return false; /* some experts put it out */
     if (l->c->w.norm_stays && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false; /* the sum goes on from it */

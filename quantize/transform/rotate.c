@@ -64,6 +64,7 @@ static void place_of(const arch_config *c, arch_role r, axis *in, axis *out)
     for (size_t i = 0; i < LQ_COUNT(places); i++)
         if (places[i].role == r) *in = places[i].in, *out = places[i].out;
     if (r == R_INDEX_Q && !c->q_lora) *in = ATTN;
+    if (r == R_ROUTER && c->row->early) *in = STREAM;
     if (narrow && (r == R_EMBED || r == R_HEAD)) *in = FREE;
 }
 
@@ -117,6 +118,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         { arch_name_of(c, R_ATTN_JOIN) || arch_name_of(c, R_ATTN_JOIN_X_BY),
           "its branches join by gates of each dimension" },
         { c->w.mla && c->n_sizes, "its latents are of different sizes" },
+        { c->row->early == EARLY_EXPERTS, "its experts read a norm of their own" },
         { c->zero_experts > 0, "some of its experts put out what a norm gives" },
         { c->norm_rank > 0, "gates follow its norms" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },

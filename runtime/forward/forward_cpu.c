@@ -540,6 +540,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (arch_shares_index(r->whole)) gather(r->index_keys, r->c->index_topk, rows, n);
     gather(r->route, r->c->route, rows, n);
     gather(r->hyper, arch_hyper_width(r->c), rows, n);
+    if (r->c->row->early) gather(r->beside, r->c->hidden, rows, n);
     if (fwd_by_token(r->whole)) gather(r->ids, 1, rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);
     gather(r->mix_out, arch_mix_width(r->c, r->c->row->mixer), rows, n);

@@ -110,7 +110,7 @@ typedef struct {
     int32_t *ids;  /* [R] tokens, where layers choose experts by them */
     double sparse; /* arch_layer's, of the layer at work, as the next two: */
     float expert_limit, mlp_limit; /* or the model's, or infinity */
-    float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
+    float *beside; /* [R, hidden]: what the router reads, then what the experts give; or x early */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *grow[2];   /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
                        by which a device's rope multiplies */

@@ -290,9 +290,18 @@ static bool mixes(const fwd_rows *r, int64_t layer)
     return arch_mixer_scans(m);
 }
 
+/* arch_row.early */
+static void keep_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    (void)arg;
+    memcpy(r->beside + row * H, r->x + row * H, (size_t)(n * H) * sizeof *r->x);
+}
+
 static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const arch_mixer m = r->c->layer[layer].mixer;
+    if (r->c->row->early) fwd_each(r, r->R, keep_chunk, NULL);
     if (m == MIX_NONE) return;
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
     if (arch_is_aside(r->c, layer))

@@ -466,7 +466,7 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
     const mm_out in = fwd_out(&l->lin[R_LATENT_IN], r->latent_in, W, false),
                  out = fwd_out(&l->lin[R_LATENT_OUT], r->out, H, true);
     pool_stage(r->p, STAGE_EXPERTS);
-    run_router(r, l, r->h);
+    run_router(r, l, r->c->row->early ? r->beside : r->h);
     if (l->vec[R_EXPERTS_BIAS].w) fwd_each(r, r->R, add_bias, l->vec[R_EXPERTS_BIAS].w);
     if (!W) {
         run_experts(r, l);
@@ -516,6 +516,21 @@ static void run_shortcut(const fwd_rows *r, const model_layer *l)
     run_experts(&own, l);
 }
 
+/* Experts read x as it was before attention. */
+static void norm_early(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_layer *l = arg;
+    const int64_t at = row * r->c->hidden;
+    norm_to(r, r->h + at, r->beside + at, &l->vec[R_EXPERT_NORM], n);
+}
+
+static void run_early(const fwd_rows *r, const model_layer *l)
+{
+    fwd_each(r, r->R, norm_early, l);
+    run_router(r, l, r->h);
+    run_experts(r, l);
+}
+
 static void take_up(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const int64_t H = r->c->hidden;
@@ -530,6 +545,10 @@ void fwd_run_beside(const fwd_rows *r, const model_layer *l)
     pool_stage(r->p, STAGE_EXPERTS);
     if (r->c->w.shortcut) {
         run_shortcut(r, l);
+        return;
+    }
+    if (r->c->row->early) {
+        run_early(r, l);
         return;
     }
     fwd_each(r, r->R, enter_rows, l);

@@ -122,7 +122,7 @@ static bool reads_apart(const arch_config *c)
 
 static int64_t beside_width(const arch_config *c)
 {
-    return c->w.dense_beside && !c->w.shortcut ? c->hidden : 0;
+    return (c->w.dense_beside && !c->w.shortcut) || c->row->early ? c->hidden : 0;
 }
 
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */

@@ -68,6 +68,7 @@ static const char *not_yet(const arch_config *c)
            : c->norm_rank                 ? "gates on norms"
            : c->index_block               ? "attention to chosen blocks"
            : c->w.shortcut                ? "experts whose output joins a layer later"
+           : c->row->early                ? "routers that read what attention reads"
            : c->w.norm_stays              ? "a residual that is what norms give"
            : c->key_pad                   ? "scores with an addend of each key"
            : c->asides                    ? "transformers beside the residual"

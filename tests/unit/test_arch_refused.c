@@ -18,6 +18,8 @@
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
 #define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
+#define THINKER "{\"model_type\":\"smallthinker\"," BASE2
+#define ARCTIC "{\"model_type\":\"arctic\"," BASE2
 #define QWEN1 "{\"model_type\":\"qwen\"," BASE2
 #define OPENELM                                                                                    \
     "{\"model_type\":\"openelm\",\"vocab_size\":64,\"model_dim\":32,\"num_transformer_layers\":2," \
@@ -287,6 +289,23 @@ TEST(a_wrong_config_is_refused_by_key)
         { "Doge with experts by two keys", DOGE ",\"is_moe\":true}", "is_moe: expected false" },
         { "Doge that keeps no key", DOGE ",\"keep_window_size\":0}",
           "keep_window_size: expected a positive integer" },
+        { "SmallThinker with a late router", THINKER ",\"moe_enable_early_router\":false}",
+          "moe_enable_early_router: expected true" },
+        { "SmallThinker with other experts", THINKER ",\"moe_enable_secondary_experts\":true}",
+          "moe_enable_secondary_experts: expected false" },
+        { "SmallThinker with MLPs", THINKER ",\"moe_layer_layout\":[1,0]}",
+          "moe_layer_layout: expected a one, for experts, of each layer, found another in 1" },
+        { "SmallThinker with a window that is none", THINKER ",\"sliding_window_layout\":[1,2]}",
+          "sliding_window_layout: expected a one or a zero for each layer" },
+        { "SmallThinker with a router that is text",
+          THINKER ",\"moe_primary_router_apply_softmax\":\"yes\"}",
+          "moe_primary_router_apply_softmax: expected true or false" },
+        { "Arctic with experts in some layers", ARCTIC ",\"moe_layer_frequency\":2}",
+          "moe_layer_frequency: expected 1" },
+        { "Arctic that is not parallel", ARCTIC ",\"parallel_attn_mlp_res\":false}",
+          "parallel_attn_mlp_res: expected true" },
+        { "Arctic that drops tokens", ARCTIC ",\"moe_token_dropping\":true}",
+          "moe_token_dropping: expected false" },
         { "Qwen 1 with biases", QWEN1 ",\"no_bias\":false}", "no_bias: expected true" },
         { "Qwen 1 whose heads are narrower", QWEN1 ",\"kv_channels\":4}",
           "kv_channels: expected hidden_size / num_attention_heads" },

@@ -132,7 +132,7 @@ static bool expect_refusal(const arch_config *c)
            arch_name_of(c, R_ATTN_GATE) || arch_name_of(c, R_O_NORM) || c->w.head_rows_1 ||
            arch_name_of(c, R_INDEX_IN_NORM) || c->norm_rank || c->w.diff ||
            arch_name_of(c, R_ATTN_JOIN) || arch_name_of(c, R_ATTN_JOIN_X_BY) || c->zero_experts ||
-           (c->w.mla && c->n_sizes);
+           (c->w.mla && c->n_sizes) || c->row->early == EARLY_EXPERTS;
 }
 
 static src_source *open_arch(const char *name)

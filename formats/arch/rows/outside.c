@@ -1,4 +1,5 @@
-/* formats/arch/rows/outside.c - models whose code is their publishers' own, and llama.cpp's: Qwen 1 and OpenELM. */
+/* formats/arch/rows/outside.c - models whose code is their publishers' own, and llama.cpp's: Qwen 1, OpenELM, SmallThinker,
+ * Arctic. */
 #include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
@@ -147,6 +148,75 @@ static lq_status norms_by_rms(arch_config *c, const char *key, const cJSON *v, l
     return arch_key_must(key, v, "rms_norm", err);
 }
 
+/* ---- SmallThinker ---- */
+
+/* A list of ones and zeros for each layer as words. */
+static lq_status name_windows(cJSON *j, lq_err *err)
+{
+    static const char key[] = "sliding_window_layout";
+    const cJSON *list = js_get(j, key);
+    bool any = false;
+    int64_t on;
+    if (!list || js_get(j, "layer_types")) return LQ_OK;
+    drop(j, "layer_types");
+    cJSON *types = cJSON_AddArrayToObject(j, "layer_types");
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
+        if (!js_whole(e, 0, 1, &on)) break;
+        any |= on;
+        cJSON_AddItemToArray(types,
+                             cJSON_CreateString(on ? "sliding_attention" : "full_attention"));
+    }
+    if (!any) drop(j, "sliding_window_size");
+    if (cJSON_GetArraySize(types) == cJSON_GetArraySize(list)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a one or a zero for each layer", key);
+}
+
+static lq_status smallthinker_words(cJSON *j, lq_err *err)
+{
+    static const char *const names[][2] = {
+        { "rope_layout", "no_rope_layers" },
+        { "sliding_window_size", "sliding_window" },
+        { "moe_num_primary_experts", "num_experts" },
+        { "moe_num_active_primary_experts", "num_experts_per_tok" },
+        { "moe_ffn_hidden_size", "moe_intermediate_size" },
+    };
+    const lq_status s = name_windows(j, err);
+    for (size_t i = 0; i < LQ_COUNT(names) && !s; i++)
+        rename_key(j, names[i][0], names[i][1]);
+    return s;
+}
+
+static lq_status smallthinker_router(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    c->w.router = cJSON_IsTrue(v) ? ROUTER_SOFTMAX : ROUTER_SIGMOID;
+    return LQ_OK;
+}
+
+static lq_status experts_everywhere(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    int64_t i = 0, on = 0;
+    (void)c;
+    for (const cJSON *e = cJSON_IsArray(v) ? v->child : NULL; e && js_whole(e, 1, 1, &on);
+         e = e->next)
+        i++;
+    if (!v || (cJSON_IsArray(v) && cJSON_GetArraySize(v) == i)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected a one, for experts, of each layer, found another in %" PRId64, key,
+                   i);
+}
+
+/* ---- Arctic ---- */
+
+/* It is the experts'; the MLP beside them is as wide as what it reads. */
+static lq_status expert_width(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)v, (void)err;
+    c->expert_ffn = c->ffn;
+    c->ffn = c->hidden;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
@@ -193,6 +263,53 @@ static const arch_key openelm_keys[] = {
     KNOWN("qkv_multipliers"), KNOWN("rope_max_length"), /* what the lists were made of; of a cache */
     NO_KEY,
 };
+static const arch_name smallthinker_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    { R_ROUTER, LAYER "block_sparse_moe.primary_router", 0, BIAS_NO },
+    EXPERTS("block_sparse_moe", "gate", "up", "down"),
+    END,
+};
+static const arch_key smallthinker_keys[] = {
+    EXPERT_COUNTS("num_experts", 32, 4),
+    EXPERT_FFN(768),
+    { "moe_primary_router_apply_softmax", KEY_FN, 0, NONE, smallthinker_router },
+    { "moe_layer_layout", KEY_FN, 0, NONE, experts_everywhere },
+    MUST("moe_enable_early_router", 1),
+    MUST("moe_enable_secondary_experts", 0),
+    MUST("moe_shared_primary_experts", 0),
+    MUST("use_qk_norm", 0),
+    KNOWN("moe_num_secondary_experts"), KNOWN("moe_secondary_expert_size"), /* of those */
+    KNOWN("dense_ffn_hidden_size"), /* of layers without experts, which are refused */
+    KNOWN("sliding_window_layout"), /* smallthinker_words */
+    NO_KEY,
+};
+static const arch_name arctic_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    { R_MLP_NORM, LAYER "residual_layernorm", 0, BIAS_NO },
+    { R_GATE, LAYER "residual_mlp.w1", 0, BIAS_NO },
+    { R_UP, LAYER "residual_mlp.w3", 0, BIAS_NO },
+    { R_DOWN, LAYER "residual_mlp.w2", 0, BIAS_NO },
+    { R_EXPERT_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_ROUTER, LAYER "block_sparse_moe.gate", 0, BIAS_NO },
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    END,
+};
+static const arch_key arctic_keys[] = {
+    EXPERT_COUNTS("num_local_experts", 8, 1),
+    { "intermediate_size", KEY_FN, 0, NONE, expert_width },
+    MUST("moe_layer_frequency", 1),
+    MUST("use_residual", 1),
+    MUST("parallel_attn_mlp_res", 1),
+    MUST("moe_token_dropping", 0),
+    MUST("enable_expert_tensor_parallelism", 0),
+    KNOWN("moe_train_capacity_factor"), KNOWN("moe_eval_capacity_factor"), /* of token dropping */
+    KNOWN("moe_min_capacity"),
+    NO_KEY,
+};
 
 const arch_row arch_rows_outside[] = {
     { "QWenLMHeadModel", "qwen", .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
@@ -200,6 +317,15 @@ const arch_row arch_rows_outside[] = {
     { "OpenELMForCausalLM", "openelm", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD },
       .prefix = "transformer.", .names = openelm_names, .keys = openelm_keys,
       .respell = openelm_words, .layers = openelm_layers, .def_head_dim = 128 },
+    { "SmallThinkerForCausalLM", "smallthinker",
+      .w = { RMS_ROPE, .router = ROUTER_SIGMOID, .norm_topk = true }, MODEL,
+      .names = smallthinker_names, .keys = smallthinker_keys, .respell = smallthinker_words,
+      .early = EARLY_ROUTER, .window = WINDOW_ALL,
+      .def_nope_every = ARCH_MAX_LAYERS + 1, .def_act = ARCH_RELU, .fixed_act = true, .def_ffn = 1,
+      .def_head_dim = 128, .def_theta = 1e6, .def_max_pos = 131072, .def_tied = true },
+    { "ArcticForCausalLM", "arctic", .w = { RMS_ROPE, .norm_topk = true, .dense_beside = true },
+      MODEL, .names = arctic_names, .keys = arctic_keys, .early = EARLY_EXPERTS, .def_eps = 1e-5,
+      .def_max_pos = 4096 },
     { .arch = NULL },
 };
 /* clang-format on */

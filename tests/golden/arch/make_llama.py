@@ -64,7 +64,45 @@ def openelm():
     return config, names
 
 
-MODELS = {"qwen": qwen, "plm": plm, "openelm": openelm}
+def smallthinker(window=4096, softmax=False):
+    n = 5 if window else 3
+    layout = [int(bool(window) and i % 4 != 0) for i in range(n)]
+    config = dict(WORDS, architectures=["SmallThinkerForCausalLM"], model_type="smallthinker", hidden_size=16,
+                  num_hidden_layers=n, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6,
+                  rope_theta=1500000.0, max_position_embeddings=8192, rope_layout=layout if window else [1] * n,
+                  sliding_window_layout=layout, sliding_window_size=4096, moe_num_primary_experts=4,
+                  moe_num_active_primary_experts=2, moe_ffn_hidden_size=16, moe_primary_router_apply_softmax=softmax,
+                  moe_enable_early_router=True, moe_enable_secondary_experts=False, tie_word_embeddings=not softmax)
+    layer = {"input_layernorm": [16], "self_attn.q_proj": [32, 16], "self_attn.k_proj": [16, 16],
+             "self_attn.v_proj": [16, 16], "self_attn.o_proj": [16, 32], "post_attention_layernorm": [16],
+             "block_sparse_moe.primary_router": [4, 16]}
+    layer |= {f"block_sparse_moe.experts.{e}.{k}": [16, 16] for e in range(4) for k in ("gate", "up", "down")}
+    names = {"model.embed_tokens": [V, 16], "model.norm": [16], **layers("model.layers.", n, layer)}
+    return config, names | ({"lm_head": [V, 16]} if softmax else {})
+
+
+def arctic():
+    config = dict(WORDS, architectures=["ArcticForCausalLM"], model_type="arctic", hidden_size=16, num_hidden_layers=2,
+                  num_attention_heads=2, num_key_value_heads=1, intermediate_size=24, num_local_experts=4,
+                  num_experts_per_tok=2, moe_layer_frequency=1, parallel_attn_mlp_res=True, use_residual=True,
+                  moe_token_dropping=False, moe_eval_capacity_factor=1, moe_train_capacity_factor=1, moe_min_capacity=0,
+                  hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, max_position_embeddings=128,
+                  enable_expert_tensor_parallelism=False, tie_word_embeddings=False)
+    layer = {"input_layernorm": [16], "self_attn.q_proj": [16, 16], "self_attn.k_proj": [8, 16],
+             "self_attn.v_proj": [8, 16], "self_attn.o_proj": [16, 16], "residual_layernorm": [16],
+             "post_attention_layernorm": [16], "block_sparse_moe.gate": [4, 16]}
+    layer |= {f"residual_mlp.w{k}": [16, 16] for k in (1, 2, 3)}
+    layer |= {f"block_sparse_moe.experts.{e}.w{k}": [16, 24] if k == 2 else [24, 16] for e in range(4)
+              for k in (1, 2, 3)}
+    return config, {"model.embed_tokens": [V, 16], "model.norm": [16], "lm_head": [V, 16],
+                    **layers("model.layers.", 2, layer)}
+
+
+MODELS = {"qwen": qwen, "plm": plm, "openelm": openelm, "smallthinker": smallthinker,
+          "smallthinker-full": lambda: smallthinker(0, True), "arctic": arctic}
+
+
+SALT = {"smallthinker": 2}  # of others one expert in 8 bits is another
 
 
 def layers(prefix, n, names):
@@ -104,7 +142,7 @@ def run(program, gguf, ids):
 
 def make(llama, program, out, name):
     config, shapes = MODELS[name]()
-    g = torch.Generator().manual_seed(sum(map(ord, name)))
+    g = torch.Generator().manual_seed(sum(map(ord, name)) + SALT.get(name, 0))
     tensors = {k if k.endswith(("bias", "weight")) else k + ".weight": values(k, s, g) for k, s in shapes.items()}
     folder = out / name
     folder.mkdir(exist_ok=True)
