@@ -673,6 +673,27 @@ static void check_sections(config *c)
         fault(c, LQ_EUNSUPPORTED, k, "none, found sections of images (GLM-4V)");
 }
 
+/* Is there a tensor whose name ends so? */
+static bool any_tensor(const gguf_file *f, const char *ending)
+{
+    const size_t n = strlen(ending);
+    for (size_t i = 0; i < f->n; i++) {
+        const size_t len = strlen(f->tensors[i].name);
+        if (len >= n && strcmp(f->tensors[i].name + len - n, ending) == 0) return true;
+    }
+    return false;
+}
+
+/* Norms of jina-embeddings-v2-base-code and -zh, which its row has not. */
+static void check_norms(config *c)
+{
+    static const char *const names[] = { ".attn_q_norm.weight", ".attn_k_norm.weight",
+                                         ".attn_norm_2.weight" };
+    for (size_t i = 0; i < LQ_COUNT(names) && is(c, "JinaBertForCausalLM"); i++)
+        if (any_tensor(c->f, names[i]))
+            fault(c, LQ_EUNSUPPORTED, names[i] + 1, "none in a jina-bert-v2, found some");
+}
+
 /* Of one head's size values are as wide as keys, or the file is another model's. */
 static void check_values(config *c, const char *ending)
 {
@@ -725,6 +746,10 @@ static void check_needed(config *c)
 static void put_types(config *c)
 {
     const gguf_tensor *t = gguf_find(c->f, "token_types.weight");
+    if (is(c, "JinaBertForCausalLM")) { /* words that its config.json must have */
+        put_text(c, c->j, "position_embedding_type", "alibi");
+        put_text(c, c->j, "feed_forward_type", "geglu");
+    }
     put_number(c, c->j, "type_vocab_size", t ? (double)t->shape[0] : 0);
 }
 
@@ -821,6 +846,7 @@ static lq_status put_all(config *c, lq_err *err)
     check_sections(c);
     check_scale(c);
     check_chunks(c);
+    check_norms(c);
     check_values(c, "");
     check_values(c, "_swa");
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
@@ -834,17 +860,6 @@ lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *e
     *out = s ? NULL : c.j;
     if (s) cJSON_Delete(c.j);
     return s;
-}
-
-/* Is there a tensor whose name ends so? */
-static bool any_tensor(const gguf_file *f, const char *ending)
-{
-    const size_t n = strlen(ending);
-    for (size_t i = 0; i < f->n; i++) {
-        const size_t len = strlen(f->tensors[i].name);
-        if (len >= n && strcmp(f->tensors[i].name + len - n, ending) == 0) return true;
-    }
-    return false;
 }
 
 const gguf_arch *gguf_arch_find(gguf_file *f)

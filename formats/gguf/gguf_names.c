@@ -24,6 +24,7 @@ const gguf_arch gguf_archs[] = {
     { "bert", "RobertaForCausalLM", .eps = "layer_norm_eps", .both_ways = "RobertaModel" },
     { "bert", "CamembertForCausalLM", .eps = "layer_norm_eps", .both_ways = "CamembertModel" },
     { "nomic-bert", "NomicBertForCausalLM", .eps = "layer_norm_epsilon", .both_ways = "NomicBertModel" },
+    { "jina-bert-v2", "JinaBertForCausalLM", .eps = "layer_norm_eps", .both_ways = "JinaBertModel" },
     { "modern-bert", "ModernBertForCausalLM", .eps = "norm_eps", .both_ways = "ModernBertModel" },
     { "eurobert", "EuroBertForCausalLM", .both_ways = "EuroBertModel" },
     { "gemma4", "Gemma4UnifiedForCausalLM", .when = "-", .layered = true }, /* written alone */
@@ -657,6 +658,8 @@ static const gguf_name names[] = {
     { R_MLP_NORM, "layer_output_norm", .variant = "camembert" },
     { R_ATTN_NORM, "attn_output_norm", .variant = "nomic_bert" },
     { R_MLP_NORM, "layer_output_norm", .variant = "nomic_bert" },
+    { R_ATTN_NORM, "attn_output_norm", .variant = "jina_bert" },
+    { R_MLP_NORM, "layer_output_norm", .variant = "jina_bert" },
     { R_TYPE_EMBED, "token_types", .join = JOIN_NONE },
     { R_POOLER, "cls", .join = JOIN_NONE },
     { R_POOL_NORM, "cls.norm", .join = JOIN_NONE },

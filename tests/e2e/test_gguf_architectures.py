@@ -392,6 +392,7 @@ def test_llama_that_sees_both_ways(llmq, tmp_path):
 
 
 @pytest.mark.parametrize("name, gguf, architecture", [("bert", "bert", "BertModel"), ("nomic-bert", "nomic-bert", "NomicBertModel"),
+                                                      ("jina-bert", "jina-bert-v2", "JinaBertModel"),
                                                       ("xlm-roberta", "bert", "BertModel"), ("roberta-masked", "bert", "BertModel"),
                                                       ("modernbert", "modern-bert", "ModernBertModel"),
                                                       ("eurobert", "eurobert", "EuroBertModel")])
@@ -414,6 +415,18 @@ def test_encoders(llmq, tmp_path, name, gguf, architecture):
         assert got == (want[2 * 32:] if "position" in n and gguf != name else want), n  # two rows that no position has
     if name == "modernbert":
         assert (now["rope_theta"], now["local_rope_theta"]) == (160000, 10000)
+
+
+def test_norms_that_jina_bert_has_not(llmq, tmp_path):
+    llmq("convert", ROOT / "tests/golden/heads/jina-bert", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    tensors = [(n, d[::-1], k, x) for n, (d, k, x) in gguf_tensors(tmp_path / "m.gguf").items()]
+    keys = {"block_count": 2, "context_length": 128, "embedding_length": 32, "feed_forward_length": 24, "attention.head_count": 4}
+    pairs = [pair("general.architecture", STRING, "jina-bert-v2"), pair("jina-bert-v2.attention.layer_norm_epsilon", F32, 1e-12),
+             *(pair(f"jina-bert-v2.{k}", U32, v) for k, v in keys.items())]
+    for extra, code in ([], 0), ([("blk.1.attn_q_norm.weight", [32], 0, bytes(128))], 3):
+        file = write_gguf(tmp_path / f"{code}.gguf", pairs, tensors + extra)
+        p = llmq("convert", file, "-o", tmp_path / f"{code}.llmq", "--to", "llmq", code=code)
+        assert ("attn_q_norm.weight: expected none in a jina-bert-v2, found some" in p.stderr) == (code == 3)
 
 
 def test_layers_without_attention_or_mlp(llmq, tmp_path):
