@@ -435,6 +435,7 @@ static int64_t keys_at(const arch_config *c, int64_t i)
 {
     return arch_mixer_attends(c->layer[i].mixer) ? c->kv_heads : 0;
 }
+static int64_t latent_keys_at(const arch_config *c, int64_t i) { return keys_at(c, i) > 0; }
 static int64_t width_at(const arch_config *c, int64_t i)
 {
     const arch_layer *l = &c->layer[i];
@@ -466,7 +467,7 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c, i
     if (m == MIX_DELTA || m == MIX_LIGHTNING)
         gguf_pair_int(p, k, c->kv_heads);
     else if (attends)
-        put_each(p, k, c, keys_at);
+        put_each(p, k, c, a->kv_apart ? latent_keys_at : keys_at);
     snprintf(k, sizeof k, "%s.attention.recurrent_layers", a->gguf);
     const int64_t blocks = m == MIX_DELTA || m == MIX_LIGHTNING ? c->layers + further : 0;
     if (blocks) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)blocks);
@@ -475,9 +476,13 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c, i
     snprintf(k, sizeof k, "%s.full_attention_interval", a->gguf);
     if (blocks && interval_of(c)) gguf_pair_int(p, k, interval_of(c));
     snprintf(k, sizeof k, "%s.attention.key_length_mla", a->gguf);
-    if (c->w.mla) gguf_pair_int(p, k, c->head_dim);
+    if (c->w.mla && !a->kv_apart) gguf_pair_int(p, k, c->head_dim);
     snprintf(k, sizeof k, "%s.attention.value_length_mla", a->gguf);
-    if (c->w.mla) gguf_pair_int(p, k, c->v_dim);
+    if (c->w.mla && !a->kv_apart) gguf_pair_int(p, k, c->v_dim);
+    snprintf(k, sizeof k, "%s.kda.gate_lower_bound", a->gguf);
+    if (c->decay_span > 0) pair_float(p, k, -c->decay_span);
+    snprintf(k, sizeof k, "%s.kda.safe_gate", a->gguf);
+    if (c->decay_span > 0) gguf_pair_bool(p, k, true);
     snprintf(k, sizeof k, "%s.ssm.dt_b_c_rms", a->gguf);
     if (m == MIX_SELECT && !attends) gguf_pair_bool(p, k, arch_name_of(c, R_MIX_B_NORM) != NULL);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
@@ -537,7 +542,9 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     const bool each = a->layered || a->state || a->lists; /* some numbers are a layer's */
     /* one head of keys and values for all, which is what both matrices read */
     const int64_t keys = a->kv_apart ? c->kv_lora + c->rope_dims : c->head_dim,
-                  values = a->kv_apart ? c->kv_lora : c->v_dim;
+                  values = !a->kv_apart        ? c->v_dim
+                           : c->decay_span > 0 ? c->mix_value /* of the other layers, as Ling 3's */
+                                               : c->kv_lora;
     const bool head = !each || a->lists || (a->state && arch_count_attending(c, 0, c->layers));
     const struct {
         const char *key;

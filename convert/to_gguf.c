@@ -520,7 +520,7 @@ static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, 
 static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtype d, lq_err *err)
 {
     const float offset = arch_slot_offset(e->config, &e->slot);
-    const bool decay = gguf_is_decay(&e->slot);
+    const int decay = gguf_decay(e->config, &e->slot);
     if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !decay &&
         e->order.kind == GGUF_AS_STORED)
         return put_stored(c, q, err);
@@ -540,7 +540,7 @@ static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtyp
             f[k] = sum;
         }
         for (int64_t k = 0; decay && k < K; k++)
-            f[k] = -expf(f[k]);
+            f[k] = (float)decay * expf(f[k]);
         if (decay) c->r->bit_exact = false;
         lq_from_f32(to, f, d, (size_t)K);
         lq_to_f32(back, to, d, (size_t)K);

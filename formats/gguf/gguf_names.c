@@ -82,6 +82,7 @@ const gguf_arch gguf_archs[] = {
     { "nemotron_h", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon" },
     { "falcon-h1", "FalconH1ForCausalLM", .state = true },
     { "kimi-linear", "KimiLinearForCausalLM", .state = true },
+    { "bailingmoe3", "BailingHybridForCausalLM", .state = true, .kv_apart = true },
     { "qwen3next", "Qwen3NextForCausalLM", .further = true, .state = true, .mlp_norm_post = true },
     { "qwen35", "Qwen3_5ForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
     { "qwen35moe", "Qwen3_5MoeForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
@@ -391,6 +392,26 @@ const gguf_own gguf_owns[] = {
     { "KimiLinearForCausalLM", "num_expert_group", "expert_group_count", OWN_INT,
       AT(expert_groups) },
     { "KimiLinearForCausalLM", "topk_group", "expert_group_used_count", OWN_INT, AT(groups_used) },
+    { "BailingHybridForCausalLM", "short_conv_kernel_size", "ssm.conv_kernel", OWN_INT,
+      AT(conv_taps) },
+    { "BailingHybridForCausalLM", "linear_head_dim", "kda.head_dim", OWN_INT, AT(mix_key) },
+    EXPERTS("BailingHybridForCausalLM", "num_experts"),
+    { "BailingHybridForCausalLM", EXPERT_FFN },
+    { "BailingHybridForCausalLM", NULL, "expert_shared_feed_forward_length", OWN_INT,
+      AT(shared_ffn) },
+    { "BailingHybridForCausalLM", "num_shared_experts", "expert_shared_count", OWN_SHARED,
+      AT(shared_ffn) },
+    { "BailingHybridForCausalLM", "first_k_dense_replace", "leading_dense_block_count", OWN_DENSE,
+      0 },
+    { "BailingHybridForCausalLM", "routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "BailingHybridForCausalLM", "moe_renormalize", "expert_weights_norm", OWN_BOOL,
+      AT(w.norm_topk) },
+    { "BailingHybridForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "BailingHybridForCausalLM", "num_expert_group", "expert_group_count", OWN_INT,
+      AT(expert_groups) },
+    { "BailingHybridForCausalLM", "topk_group", "expert_group_used_count", OWN_INT,
+      AT(groups_used) },
     QWEN_DELTA("Qwen3NextForCausalLM"),
     QWEN_EXPERTS("Qwen3NextForCausalLM"),
     QWEN_DELTA("Qwen3_5ForCausalLM"),
@@ -615,6 +636,9 @@ static const gguf_name names[] = {
     { R_MIX_IN, "shortconv.in_proj.weight", .mixer = MIX_CONV },
     { R_MIX_CONV, "shortconv.conv.weight", .mixer = MIX_CONV },
     { R_MIX_OUT, "shortconv.out_proj.weight", .mixer = MIX_CONV },
+    { R_HEAD_GATE, "attn_gate", .variant = "bailing_hybrid" },
+    { R_MIX_GATE, "ssm_g_a", .variant = "bailing_hybrid" },
+    { R_MIX_A, "ssm_f_a", .variant = "bailing_hybrid" },
     { R_MIX_Q, "attn_q", .mixer = MIX_KDA },
     { R_MIX_K, "attn_k", .mixer = MIX_KDA },
     { R_MIX_V, "attn_v", .mixer = MIX_KDA },
@@ -913,7 +937,10 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
     return expert * 2 * o->ffn + (o->c->w.gate_up_mixed ? 2 * k + second : second * o->ffn + k);
 }
 
-bool gguf_is_decay(const arch_slot *slot) { return slot->role == R_MIX_A_LOG; }
+int gguf_decay(const arch_config *c, const arch_slot *slot)
+{
+    return slot->role != R_MIX_A_LOG ? 0 : c->decay_span > 0 ? 1 : -1;
+}
 
 int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot)
 {

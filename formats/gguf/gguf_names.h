@@ -143,8 +143,8 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, const arch_sl
  * rows is row m of M of that tensor. */
 int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second);
 int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second);
-/* Is it -exp(x) of our x there (A of A_log)? */
-bool gguf_is_decay(const arch_slot *slot);
+/* Is it -exp(x) of our x there (A of A_log): -1; exp(x): 1? 0: neither. */
+int gguf_decay(const arch_config *c, const arch_slot *slot);
 /* The list that has a role's tensors; NULL: they are tensors. */
 const gguf_list *gguf_list_of(arch_role r);
 /* The file's dims of a vector of layers with a state; 0: as they are. */

@@ -22,6 +22,7 @@ static const struct {
     { "FalconH1ForCausalLM", "mamba_d_head", NULL, NULL, NULL },
     { "KimiLinearForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
     { "MiniMaxM1ForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
+    { "BailingHybridForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
     { "Qwen3NextForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
       "full_attention" },
     { "Qwen3_5ForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
@@ -65,12 +66,17 @@ static const gguf_tensor *of_layer(const state *c, int64_t layer, const char *na
     return gguf_find(c->f, full);
 }
 
+static bool is_kda(const state *c)
+{
+    return strcmp(c->row->gguf, "kimi-linear") == 0 || strcmp(c->row->gguf, "bailingmoe3") == 0;
+}
+
 static const char *kind_of(const state *c, int64_t layer)
 {
     if (strcmp(c->row->gguf, "minimax-01") == 0) /* whose q, k and v may be one in each layer */
         return of_layer(c, layer, "attn_norm_2.weight") ? spelled[c->at].mixer
                                                         : spelled[c->at].attention;
-    const bool kda = strcmp(c->row->gguf, "kimi-linear") == 0; /* has q everywhere */
+    const bool kda = is_kda(c); /* has q everywhere */
     if (of_layer(c, layer, kda ? "attn_kv_a_norm.weight" : "attn_q.weight"))
         return spelled[c->at].attention;
     if (strcmp(spelled[c->at].types, "layers_block_type") != 0) return spelled[c->at].mixer;
@@ -103,7 +109,7 @@ static void put_attention(state *c)
 {
     const int64_t heads = largest(c, "attention.head_count");
     int64_t dim = largest(c, "attention.key_length");
-    if (strcmp(c->row->gguf, "kimi-linear") == 0) {
+    if (is_kda(c)) {
         put(c, "linear_num_heads", heads); /* the rest is said as of other latent attention */
         return;
     }
@@ -165,6 +171,40 @@ static void put_period(state *c, const char *period, const char *offset, const c
     put(c, offset, first);
 }
 
+/* Ling 3's decays have a least one; and where the file is silent, llama.cpp's numbers are not config.json's. */
+static lq_status put_bound(state *c, lq_err *err)
+{
+    static const char key[] = "bailingmoe3.kda.gate_lower_bound";
+    static const char *const limits[] = { "bailingmoe3.swiglu_clamp_exp",
+                                          "bailingmoe3.swiglu_clamp_shexp" };
+    static const char *const silent[] = { "routed_scaling_factor", "num_expert_group",
+                                          "topk_group" };
+    double v = 0;
+    bool safe = true;
+    if (strcmp(c->row->gguf, "bailingmoe3") != 0) return LQ_OK;
+    if (!gguf_float(c->f, key, &v) || !(v < 0))
+        return lq_fail(err, LQ_EFORMAT, "%s: expected a number below 0, found %s", key,
+                       gguf_get(c->f, key) ? "another" : "none");
+    if (gguf_bool(c->f, "bailingmoe3.kda.safe_gate", &safe) && !safe)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "bailingmoe3.kda.safe_gate: expected true, found false");
+    for (size_t i = 0; i < LQ_COUNT(silent); i++)
+        if (!js_get(c->j, silent[i])) put(c, silent[i], 1);
+    if (!js_get(c->j, "moe_renormalize"))
+        c->ok = c->ok && cJSON_AddFalseToObject(c->j, "moe_renormalize");
+    for (size_t i = 0; i < LQ_COUNT(limits); i++) { /* of experts' gates */
+        const gguf_kv *kv = gguf_get(c->f, limits[i]);
+        bool none = !kv || gguf_is_numbers(kv);
+        for (uint64_t l = 0; kv && none && l < kv->n; l++)
+            none = !(gguf_real_at(kv, l) > 0 || gguf_real_at(kv, l) < 0);
+        if (!none)
+            return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected none, found limits", limits[i]);
+    }
+    c->ok = c->ok && cJSON_AddNumberToObject(c->j, "kda_lower_bound", v) &&
+            cJSON_AddTrueToObject(c->j, "kda_safe_gate");
+    return LQ_OK;
+}
+
 /* MiniMax-01's words, which its config.json must have. */
 static lq_status put_minimax(state *c, lq_err *err)
 {
@@ -222,7 +262,8 @@ lq_status gguf_state_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
     put_partial(&c);
     put_mlp(&c);
     put_jamba(&c);
-    const lq_status s = put_minimax(&c, err);
+    lq_status s = put_minimax(&c, err);
+    if (!s) s = put_bound(&c, err);
     if (s) return s;
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }

@@ -25,8 +25,8 @@ typedef struct {
     bool kv_b;
     bool transposed; /* floats [N,K] of each of `count` matrices become [K,N] */
     int64_t count;
-    float offset;                    /* was added to each element, of f32 */
-    bool decay;                      /* -exp of each element is stored, in f32 */
+    float offset; /* was added to each element, of f32 */
+    int decay;    /* exp of each element is stored, times this, in f32; 0: it is not */
     const uint8_t *second, *second2; /* NVFP4: f32 [count] of `data`, of `data2`; or NULL */
 } stored;
 
@@ -55,7 +55,7 @@ static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
     for (int64_t k = 0; k < n && p->decay; k++) {
         float f;
         memcpy(&f, w + 4 * k, 4);
-        f = logf(-f);
+        f = logf((float)p->decay * f);
         memcpy(w + 4 * k, &f, 4);
     }
 }
@@ -237,7 +237,7 @@ static lq_status order_of(stored *p, const gguf_tensor *g, const gguf_arch *row,
     if (!w->row) return LQ_OK;
     p->order = gguf_order_of(row, c, &w->slot);
     p->offset = arch_slot_offset(c, &w->slot);
-    p->decay = gguf_is_decay(&w->slot);
+    p->decay = gguf_decay(c, &w->slot);
     if (p->decay) p->count = 0; /* a vector, whatever its dims */
     /* gate and up are one in the file too (--fuse-gate-up-exps) */
     if (p->order.kind == GGUF_GATE_UP && w->row->join == JOIN_NONE) {

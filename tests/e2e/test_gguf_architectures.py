@@ -90,6 +90,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
     assert theirs.keys() - mla == {n for n in ours if ".attn_kv_b." not in n or n in theirs}
     for n in theirs.keys() - mla:
         dims, kind, data = theirs[n]
+        dims = dims[:3] if dims[3:] == [1] else dims  # Ling 3's convolutions
         size = math.prod(dims) * (2 if kind == BF16 else 4)
         assert ours[n][:2] in ((dims, kind), (dims, F32_TENSOR)), n
         if ours[n][1] != kind:  # what is small and decides much
@@ -415,6 +416,16 @@ def test_encoders(llmq, tmp_path, name, gguf, architecture):
         assert got == (want[2 * 32:] if "position" in n and gguf != name else want), n  # two rows that no position has
     if name == "modernbert":
         assert (now["rope_theta"], now["local_rope_theta"]) == (160000, 10000)
+
+
+@pytest.mark.parametrize("was,now,why", [
+    (b"kda.gate_lower_bound" + struct.pack("<If", F32, -5), b"kda.gate_lower_bound" + struct.pack("<If", F32, 5), "kda.gate_lower_bound: expected a number below 0, found another"),
+    (b"kda.safe_gate" + struct.pack("<IB", BOOL, 1), b"kda.safe_gate" + struct.pack("<IB", BOOL, 0), "kda.safe_gate: expected true, found false")])
+def test_ling_3_without_a_least_decay(llmq, tmp_path, was, now, why):
+    b = (ROOT / "tests/golden/gguf/arch/ling3.gguf").read_bytes()
+    assert b.count(was) == 1
+    (tmp_path / "m.gguf").write_bytes(b.replace(was, now))
+    assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
 
 
 def test_norms_that_jina_bert_has_not(llmq, tmp_path):

@@ -25,6 +25,9 @@ OTHERS = {"mistral4": "Mistral3ForConditionalGeneration", "phimoe": "PhiMoEForCa
 
 # What its converter wants of config.json as the makers write it.
 MORE = {
+    "ling3": {"architectures": ["BailingMoeV3ForCausalLM"], "no_kda_lora": True, "head_dim": 12, "n_group": 2, "norm_topk_prob": True,
+              "gated_attention_proj_granularity_type": "head_wise", "num_experts_per_tok": 2, "score_function": "sigmoid",
+              "moe_shared_expert_intermediate_size": 8, "max_position_embeddings": 128},
     "minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7},  # one factor
     "mimo-v2-flash": {"swa_head_dim": 12, "swa_num_attention_heads": 4, "swa_v_head_dim": 8, "topk_method": "noaux_tc",
                       "swa_num_key_value_heads": 2, "hybrid_layer_pattern": [0, 1], "layernorm_epsilon": 1e-5,
@@ -34,7 +37,7 @@ MORE = {
 }
 
 
-SMALL = {"minimax-m1", "muse-glimmer"}  # in BF16, as the checkpoint is
+SMALL = {"ling3", "minimax-m1", "muse-glimmer"}  # in BF16, as the checkpoint is
 BF16 = gguf.GGMLQuantizationType.BF16
 
 
