@@ -565,6 +565,8 @@ typedef struct arch_row {
     lq_status (*respell)(cJSON *config, lq_err *err);
     /* The key of config.json that max_pos is made of, where what is beyond is computed otherwise; or NULL. */
     const char *ends_at;
+    float post_offset
+        [2]; /* norm_offset of R_ATTN_POST_NORM and R_MLP_POST_NORM, where another; 0: as the others */
     /* What reads x as it was before the layer's attention: the router, without a norm; or, of dense_beside, router and
      * experts, by R_EXPERT_NORM. */
     enum { EARLY_NONE, EARLY_ROUTER, EARLY_EXPERTS } early;

@@ -380,6 +380,8 @@ static int64_t head_rows(const arch_config *c, arch_role r)
 float arch_norm_offset(const arch_config *c, arch_role r)
 {
     const arch_name *a = arch_name_of(c, r);
+    const bool attn = r == R_ATTN_POST_NORM, post = attn || r == R_MLP_POST_NORM;
+    if (post && c->row->post_offset[!attn] > 0) return c->row->post_offset[!attn];
     return a && (a->flags & NAME_WHOLE) ? 0 : c->w.norm_offset;
 }
 

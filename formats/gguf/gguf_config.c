@@ -267,7 +267,8 @@ static void put_yarn(config *c, cJSON *r)
         put_number(c, r, "mscale", shortest(10 * v));
         put_number(c, r, "mscale_all_dim", shortest(10 * v));
     }
-    if (is(c, "GptOssForCausalLM")) c->ok = c->ok && cJSON_AddFalseToObject(r, "truncate");
+    if (is(c, "GptOssForCausalLM") || is(c, "Plamo3ForCausalLM"))
+        c->ok = c->ok && cJSON_AddFalseToObject(r, "truncate");
 }
 
 static lq_status put_scaling(config *c, lq_err *err)

@@ -20,6 +20,7 @@
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
 #define THINKER "{\"model_type\":\"smallthinker\"," BASE2
 #define ARCTIC "{\"model_type\":\"arctic\"," BASE2
+#define PLAMO3 "{\"model_type\":\"plamo3\"," BASE2
 #define QWEN1 "{\"model_type\":\"qwen\"," BASE2
 #define OPENELM                                                                                    \
     "{\"model_type\":\"openelm\",\"vocab_size\":64,\"model_dim\":32,\"num_transformer_layers\":2," \
@@ -306,6 +307,19 @@ TEST(a_wrong_config_is_refused_by_key)
           "parallel_attn_mlp_res: expected true" },
         { "Arctic that drops tokens", ARCTIC ",\"moe_token_dropping\":true}",
           "moe_token_dropping: expected false" },
+        { "PLaMo 3 with a window of its own in a layer",
+          PLAMO3 ",\"window_size\":8,\"interleaved_sliding_window\":[8,8,4,null]}",
+          "interleaved_sliding_window: expected null or window_size for each layer" },
+        { "PLaMo 3 with windows that the pattern does not have",
+          PLAMO3 ",\"window_size\":8,\"sliding_window_pattern\":2,"
+                 "\"interleaved_sliding_window\":[8,8,8,null]}",
+          "sliding_window_pattern: expected what layer_types says" },
+        { "PLaMo 3 with scaled embeddings", PLAMO3 ",\"scale_embedding\":true}",
+          "scale_embedding: expected false" },
+        { "PLaMo 3 with another activation", PLAMO3 ",\"hidden_activation\":\"gelu\"}",
+          "hidden_activation: expected swiglu" },
+        { "PLaMo 3 scaled from nothing", PLAMO3 ",\"rope_scaling_factor\":4}",
+          "initial_context_length" },
         { "Qwen 1 with biases", QWEN1 ",\"no_bias\":false}", "no_bias: expected true" },
         { "Qwen 1 whose heads are narrower", QWEN1 ",\"kv_channels\":4}",
           "kv_channels: expected hidden_size / num_attention_heads" },

@@ -1,5 +1,5 @@
 /* formats/arch/rows/outside.c - models whose code is their publishers' own, and llama.cpp's: Qwen 1, OpenELM, SmallThinker,
- * Arctic. */
+ * Arctic, PLaMo 3. */
 #include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
@@ -217,6 +217,52 @@ static lq_status expert_width(arch_config *c, const char *key, const cJSON *v, l
     return LQ_OK;
 }
 
+/* ---- PLaMo 3 ---- */
+
+/* A window, or null, for each layer. */
+static lq_status name_each_window(cJSON *j, lq_err *err)
+{
+    static const char key[] = "interleaved_sliding_window";
+    const cJSON *list = js_get(j, key), *window = js_get(j, "sliding_window");
+    if (!list || js_get(j, "layer_types")) return LQ_OK;
+    drop(j, "layer_types");
+    cJSON *types = cJSON_AddArrayToObject(j, "layer_types");
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
+        if (!cJSON_IsNull(e) && !cJSON_Compare(e, window, true)) break;
+        cJSON_AddItemToArray(
+            types, cJSON_CreateString(cJSON_IsNull(e) ? "full_attention" : "sliding_attention"));
+    }
+    if (cJSON_GetArraySize(types) == cJSON_GetArraySize(list)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected null or window_size for each layer", key);
+}
+
+static lq_status plamo3_words(cJSON *j, lq_err *err)
+{
+    double factor = 1;
+    int64_t original = 0;
+    rename_key(j, "window_size", "sliding_window");
+    rename_key(j, "rope_local_theta", "rope_local_base_freq");
+    lq_status s = name_each_window(j, err);
+    if (!s) s = js_f64(j, "rope_scaling_factor", false, 1, 1e6, &factor, err);
+    if (!s && factor > 1)
+        s = js_i64(j, "initial_context_length", true, 1, INT32_MAX, &original, err);
+    if (s || !(factor > 1)) return s;
+    drop(j, "rope_scaling");
+    cJSON *rope = cJSON_AddObjectToObject(j, "rope_scaling");
+    cJSON_AddStringToObject(rope, "rope_type", "yarn");
+    cJSON_AddNumberToObject(rope, "factor", factor);
+    cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)original);
+    cJSON_AddFalseToObject(rope, "truncate");
+    return LQ_OK;
+}
+
+static lq_status swiglu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (v && cJSON_IsString(v) && strcmp(v->valuestring, "silu") == 0) return LQ_OK;
+    return arch_key_must(key, v, "swiglu", err);
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
@@ -310,6 +356,29 @@ static const arch_key arctic_keys[] = {
     KNOWN("moe_min_capacity"),
     NO_KEY,
 };
+#define PLAMO "@layers.layers.%d."
+static const arch_name plamo3_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, PLAMO "pre_mixer_norm", 0, BIAS_NO },
+    { R_QKV, PLAMO "mixer.qkv_proj", 0, BIAS_NO },
+    { R_Q_NORM, PLAMO "mixer.q_norm", 0, BIAS_NO },
+    { R_K_NORM, PLAMO "mixer.k_norm", 0, BIAS_NO },
+    { R_O, PLAMO "mixer.o_proj", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, PLAMO "post_mixer_norm", 0, BIAS_NO },
+    { R_MLP_NORM, PLAMO "pre_mlp_norm", 0, BIAS_NO },
+    { R_GATE_UP, PLAMO "mlp.gate_up_proj", 0, BIAS_NO },
+    { R_DOWN, PLAMO "mlp.down_proj", 0, BIAS_NO },
+    { R_MLP_POST_NORM, PLAMO "post_mlp_norm", 0, BIAS_NO },
+    END,
+};
+static const arch_key plamo3_keys[] = {
+    { "hidden_activation", KEY_FN, 0, NONE, swiglu },
+    { "hidden_act", KEY_FN, 0, NONE, swiglu },
+    MUST("attention_bias", 0),
+    MUST("scale_embedding", 0),
+    KNOWN("interleaved_sliding_window"), KNOWN("rope_scaling_factor"), /* plamo3_words */
+    NO_KEY,
+};
 
 const arch_row arch_rows_outside[] = {
     { "QWenLMHeadModel", "qwen", .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
@@ -326,6 +395,12 @@ const arch_row arch_rows_outside[] = {
     { "ArcticForCausalLM", "arctic", .w = { RMS_ROPE, .norm_topk = true, .dense_beside = true },
       MODEL, .names = arctic_names, .keys = arctic_keys, .early = EARLY_EXPERTS, .def_eps = 1e-5,
       .def_max_pos = 4096 },
+    { "Plamo3ForCausalLM", "plamo3",
+      .w = { RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD }, MODEL, .names = plamo3_names,
+      .keys = plamo3_keys, .respell = plamo3_words, .post_offset = { 0.2f, 0.08944271909999159f },
+      .window = WINDOW_PATTERN, .def_pattern = 8, .def_window = 2048, .fixed_act = true,
+      .def_kv_heads = 4, .def_head_dim = 128, .def_theta = 1e6, .def_local_theta = 1e4,
+      .def_tied = true },
     { .arch = NULL },
 };
 /* clang-format on */

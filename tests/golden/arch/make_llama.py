@@ -98,8 +98,24 @@ def arctic():
                     **layers("model.layers.", 2, layer)}
 
 
+def plamo3(scaled=False):
+    n = 2 if scaled else 3
+    config = dict(WORDS, architectures=["Plamo3ForCausalLM"], model_type="plamo3", hidden_size=H, num_hidden_layers=n,
+                  num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=24, rms_norm_eps=1e-6,
+                  window_size=6, sliding_window_pattern=n, rope_theta=150000, rope_local_theta=10000,
+                  interleaved_sliding_window=[6] * (n - 1) + [None], rope_scaling_factor=4.0 if scaled else 1,
+                  initial_context_length=8 if scaled else None, max_position_embeddings=128, attention_bias=False,
+                  hidden_activation="swiglu", tie_word_embeddings=not scaled)
+    layer = {"pre_mixer_norm": [H], "mixer.qkv_proj": [64, H], "mixer.q_norm": [8], "mixer.k_norm": [8],
+             "mixer.o_proj": [H, 32], "post_mixer_norm": [H], "pre_mlp_norm": [H], "mlp.gate_up_proj": [48, H],
+             "mlp.down_proj": [H, 24], "post_mlp_norm": [H]}
+    names = {"model.embed_tokens": [V, H], "model.norm": [H], **layers("model.layers.layers.", n, layer)}
+    return config, names | ({"lm_head": [V, H]} if scaled else {})
+
+
 MODELS = {"qwen": qwen, "plm": plm, "openelm": openelm, "smallthinker": smallthinker,
-          "smallthinker-full": lambda: smallthinker(0, True), "arctic": arctic}
+          "smallthinker-full": lambda: smallthinker(0, True), "arctic": arctic, "plamo3": plamo3,
+          "plamo3-yarn": lambda: plamo3(True)}
 
 
 SALT = {"smallthinker": 2}  # of others one expert in 8 bits is another
@@ -114,7 +130,7 @@ def values(name, shape, g):
     if len(shape) > 1:
         r *= 0.15 if shape[0] == V and "head" not in name else 1.3 / math.sqrt(shape[-1])
     else:
-        r = 0.1 * r + (0 if "bias" in name else 1)
+        r = 0.1 * r + (0 if "bias" in name or ".layers.layers." in name else 1)
     return r.bfloat16()
 
 
