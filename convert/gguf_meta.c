@@ -796,6 +796,10 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
     if (a->alone)
         return lq_fail(err, LQ_EUNSUPPORTED, "architectures: llama.cpp's '%s' runs %s", a->gguf,
                        a->alone);
+    if (c->w.both_ways && c->experts)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "mlp.experts.bias: llama.cpp's 'nomic-bert-moe' and its converter leave it "
+                       "out, and give other vectors than the model's");
     if (a->tied && !c->tied)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "tie_word_embeddings: llama.cpp's '%s' has no output head of its own, found "

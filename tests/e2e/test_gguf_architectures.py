@@ -418,6 +418,11 @@ def test_encoders(llmq, tmp_path, name, gguf, architecture):
         assert (now["rope_theta"], now["local_rope_theta"]) == (160000, 10000)
 
 
+def test_a_bias_of_experts_that_llama_cpp_leaves_out(llmq, tmp_path):
+    p = llmq("convert", ROOT / "tests/golden/heads/nomic-moe", "-o", tmp_path / "m.gguf", "--to", "gguf", code=3)
+    assert "mlp.experts.bias: llama.cpp's 'nomic-bert-moe' and its converter leave it out" in p.stderr
+
+
 @pytest.mark.parametrize("was,now,why", [
     (b"kda.gate_lower_bound" + struct.pack("<If", F32, -5), b"kda.gate_lower_bound" + struct.pack("<If", F32, 5), "kda.gate_lower_bound: expected a number below 0, found another"),
     (b"kda.safe_gate" + struct.pack("<IB", BOOL, 1), b"kda.safe_gate" + struct.pack("<IB", BOOL, 0), "kda.safe_gate: expected true, found false")])
