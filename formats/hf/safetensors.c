@@ -185,6 +185,7 @@ lq_status st_open_bytes(st_file *f, const uint8_t *data, size_t n, lq_err *err)
     s = js_parse(&root, (const char *)data + 8, (size_t)len, ST_MAX_HEADER, JS_UNIQUE, err);
     if (s) return lq_wrap(err, s, "header");
     s = read_table(f, root, data + 8 + len, n - 8 - (size_t)len, err);
+    f->metadata = cJSON_DetachItemFromObjectCaseSensitive(root, "__metadata__");
     cJSON_Delete(root);
     if (s) st_close(f);
     return s;
@@ -209,6 +210,7 @@ void st_close(st_file *f)
 {
     lq_map_close(&f->map);
     lq_arena_free(&f->arena);
+    cJSON_Delete(f->metadata);
     memset(f, 0, sizeof *f);
 }
 

@@ -27,6 +27,7 @@ typedef struct {
     lq_arena arena;
     st_tensor *tensors; /* by name */
     size_t n;
+    struct cJSON *metadata; /* __metadata__, strings by name, or NULL */
 } st_file;
 
 /* Errors: LQ_EFORMAT, LQ_EUNSUPPORTED (a dtype or rank we do not know) name the tensor and what was

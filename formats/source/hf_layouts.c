@@ -27,6 +27,7 @@ static const struct {
     { "quark", hf_quark_read },
     { "bitnet", hf_bitnet_read },
     { "mlx", hf_mlx_read },
+    { "torchao", hf_torchao_read },
 };
 
 /* A layout that is not read, with the way out. */

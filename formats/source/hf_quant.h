@@ -40,7 +40,7 @@ typedef struct {
 typedef lq_status hf_reader(hf_quant *h, lq_err *err);
 hf_reader hf_gptq_read, hf_awq_read, hf_bnb_read, hf_ct_read, hf_fp8_read, hf_fbgemm_read;
 hf_reader hf_mxfp4_read, hf_autoround_read, hf_modelopt_read, hf_quark_read, hf_bitnet_read;
-hf_reader hf_mlx_read;
+hf_reader hf_mlx_read, hf_torchao_read;
 
 /* Replace the stored parts in s->tensors by the weights that they make, as s->quant says (NULL: nothing, or as
  * mlx-lm stores what is not quantized). LQ_EUNSUPPORTED: a layout that is not read; LQ_EFORMAT, LQ_ESHAPE, LQ_EVALUE: a tensor is

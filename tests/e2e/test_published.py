@@ -46,8 +46,8 @@ def base_tensors(dtype):
     return out
 
 
-def write_st(path, tensors):
-    header, data = {"__metadata__": {"format": "pt"}}, b""
+def write_st(path, tensors, **said):
+    header, data = {"__metadata__": {"format": "pt", **said}}, b""
     for name, (dtype, shape, b) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
         data += b
@@ -204,9 +204,10 @@ def same_logits(llmq, tmp_path, a, b):
     assert max(abs(p - q) for p, q in zip(x, y)) <= 1e-6 * max(map(abs, x))
 
 
-def two_folders(tmp_path, arch, quant, pack, wanted):
+def two_folders(tmp_path, arch, quant, pack, wanted, said={}):
     """The golden model `arch` with the weights that `wanted` names packed by pack(name, shape, floats), which
-    gives the stored parts and the weights that they stand for; and the same with those weights in bf16."""
+    gives the stored parts and the weights that they stand for; and the same with those weights in bf16.
+    said: metadata of the packed file, which pack may fill."""
     source = ROOT / "tests/golden/arch" / arch
     h, d = read_st(source / "model.safetensors")
     packed, plain, n = {}, {}, 0
@@ -227,7 +228,7 @@ def two_folders(tmp_path, arch, quant, pack, wanted):
     assert n
     for folder, tensors in (("packed", packed), ("plain", plain)):
         (tmp_path / folder).mkdir()
-        write_st(tmp_path / folder / "model.safetensors", tensors)
+        write_st(tmp_path / folder / "model.safetensors", tensors, **(said if folder == "packed" else {}))
         c = json.loads((source / "config.json").read_text())
         if folder == "packed":
             c["quantization_config"] = quant
