@@ -56,7 +56,7 @@ static bool other_mlp(const arch_config *c)
     return (c->act == ARCH_XIELU && c->experts) ||
            (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
            (w->dense_beside && w->parallel) || w->router > ROUTER_SPARSEMIXER || w->shortcut ||
-           w->skips || c->router_scale != 1 || c->row->early ||
+           w->skips || c->router_scale != 1 || c->router_softcap > 0 || c->row->early ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 

@@ -811,6 +811,15 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
             "head_dim: llama.cpp's '%s' runs %lld / %lld dims a head, without biases, and an "
             "output head of its own",
             a->gguf, (long long)c->hidden, (long long)c->heads);
+    if (c->router_softcap > 0)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "router_logit_softcapping: llama.cpp's '%s' caps no router's logits, found %g", a->gguf,
+            c->router_softcap);
+    if (strcmp(a->gguf, "grok") == 0 && c->shared_ffn)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "residual_moe: llama.cpp's '%s' weighs experts beside an MLP otherwise",
+                       a->gguf);
     if (a->all_experts && (dense_of(c) || c->tied || c->rope_dims != c->head_dim || !c->shared_ffn))
         return lq_fail(
             err, LQ_EUNSUPPORTED,

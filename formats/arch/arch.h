@@ -743,6 +743,7 @@ typedef struct arch_config {
     double expert_scale, shared_scale;  /* on the routed experts' sum, on the shared ones' */
     int64_t route;                      /* numbers of what R_ROUTER reads; 0: h */
     double router_scale;                /* on the router's logits */
+    double router_softcap;              /* cap * tanh(x / cap) of these; 0: none */
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
     int64_t labels;          /* HEAD_LABELS; else 0 */

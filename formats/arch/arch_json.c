@@ -145,6 +145,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
     X("shared_scale", shared_scale, 0, 1e9, 1)                                       \
     X("router_scale", router_scale, 0, 1e9, 1)                                       \
+    X("router_softcap", router_softcap, 0, 1e9, 0)                                   \
     X("join_heat", join_heat, 1e-6, 1e9, 1)                                          \
     X("router_jitter", router_jitter, 0, 1e9, 0)                                     \
     X("rope_long_factor", rope[ROPE_MAIN].long_factor, 0, 1e6, 0)                    \

@@ -583,6 +583,17 @@ static void put_smallthinker(config *c)
     }
 }
 
+/* llama.cpp caps no router's logits, whatever the file says, and beside an MLP it makes shares sum to 1. */
+static void put_grok(config *c)
+{
+    static const char mlp[] = "blk.0.ffn_up.weight";
+    put_number(c, c->j, "router_logit_softcapping", 0);
+    if (has(c, mlp))
+        fault(
+            c, LQ_EUNSUPPORTED, mlp,
+            "no MLP beside experts (Grok 2), which llama.cpp weighs otherwise than its publisher");
+}
+
 static void put_own(config *c)
 {
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
@@ -620,6 +631,7 @@ static void put_own(config *c)
         put_heads(c, heads, hidden);
     if (c->row->q_factor) put_q_factor(c);
     if (is(c, "SmallThinkerForCausalLM")) put_smallthinker(c);
+    if (is(c, "Grok1ForCausalLM")) put_grok(c);
     put_topk(c);
     put_sharing(c, heads);
     put_apart(c);

@@ -118,6 +118,7 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
     float *scores = r->scores, *choice = r->choice;
     for (int64_t e = 0; e < E && c->router_scale != 1; e++)
         scores[e] *= (float)c->router_scale;
+    if (c->router_softcap > 0) k_softcap(scores, (float)c->router_softcap, E);
     if (c->w.router == ROUTER_SPARSEMIXER) {
         sparse_mixer(r->chosen, r->share, scores, choice, c);
         return;

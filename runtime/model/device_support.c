@@ -94,6 +94,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
     if (!what && c->w.o_norm_heads) what = "norms of what each head gives";
     if (!what && c->router_scale != 1) what = "a factor on the router's logits";
+    if (!what && c->router_softcap > 0) what = "a cap on the router's logits";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS && c->window % 8) /* no whole blocks */
         what = "attention in chunks of such a size";

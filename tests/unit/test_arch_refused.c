@@ -20,6 +20,7 @@
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
 #define THINKER "{\"model_type\":\"smallthinker\"," BASE2
 #define ARCTIC "{\"model_type\":\"arctic\"," BASE2
+#define GROK "{\"model_type\":\"grok\"," BASE2
 #define PLAMO3 "{\"model_type\":\"plamo3\"," BASE2
 #define QWEN1 "{\"model_type\":\"qwen\"," BASE2
 #define OPENELM                                                                                    \
@@ -314,6 +315,16 @@ TEST(a_wrong_config_is_refused_by_key)
           PLAMO3 ",\"window_size\":8,\"sliding_window_pattern\":2,"
                  "\"interleaved_sliding_window\":[8,8,8,null]}",
           "sliding_window_pattern: expected what layer_types says" },
+        { "Grok with scaled positions", GROK ",\"rope_type\":\"yarn\",\"scaling_factor\":16}",
+          "factor: expected a number" },
+        { "Grok with windows", GROK ",\"sliding_window_size\":64}",
+          "sliding_window_size: expected -1" },
+        { "Grok whose MLP is a number", GROK ",\"residual_moe\":1}",
+          "residual_moe: expected true or false" },
+        { "Grok whose heads half rotate", GROK ",\"rope_rotate_half_dims\":true}",
+          "rope_rotate_half_dims: expected" },
+        { "Grok with a length that is none", GROK ",\"attn_temperature_len\":\"long\"}",
+          "attn_temperature_len: expected" },
         { "PLaMo 3 with scaled embeddings", PLAMO3 ",\"scale_embedding\":true}",
           "scale_embedding: expected false" },
         { "PLaMo 3 with another activation", PLAMO3 ",\"hidden_activation\":\"gelu\"}",

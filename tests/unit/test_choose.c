@@ -1,5 +1,5 @@
 /* tests/unit/test_choose.c - which experts a router chooses where those of other groups count as 0 (A.X K2), and where
- * they cannot be chosen. */
+ * they cannot be chosen; and by capped logits (Grok). */
 #include "runtime/forward/choose.h"
 #include "tests/support/check.h"
 
@@ -43,8 +43,37 @@ TEST(experts_of_other_groups_count_as_zero_or_not_at_all)
     CHECK(fabsf(share[0] - 0.5f) < 1e-6f, "a share is of the score: %g", (double)share[0]);
 }
 
+TEST(a_cap_bounds_the_logits_that_shares_are_made_of)
+{
+    float scores[E] = { 8, -8, 0, 0, 0, 4 }, choice[E], group_score[1], share[2];
+    int32_t best[1], chosen[2];
+    const arch_config c = { .experts = E,
+                            .experts_used = 2,
+                            .expert_groups = 1,
+                            .groups_used = 1,
+                            .expert_scale = 1,
+                            .router_scale = 1,
+                            .router_softcap = 2 };
+    double sum = 0;
+    for (int e = 0; e < E; e++)
+        sum += exp(2 * tanh((double)scores[e] / 2));
+    const double want[] = { exp(2 * tanh(4.0)) / sum, exp(2 * tanh(2.0)) / sum };
+    const choose_row r = { .scores = scores,
+                           .choice = choice,
+                           .group_score = group_score,
+                           .group_best = best,
+                           .chosen = chosen,
+                           .share = share };
+    choose_experts(&r, &c, NULL, NULL);
+    CHECK(chosen[0] == 0 && chosen[1] == 5, "the largest two: %d and %d", chosen[0], chosen[1]);
+    for (int i = 0; i < 2; i++)
+        CHECK(fabs((double)share[i] - want[i]) < 1e-6, "share %d: %g, expected %g", i,
+              (double)share[i], want[i]);
+}
+
 int main(int argc, char **argv)
 {
     RUN(experts_of_other_groups_count_as_zero_or_not_at_all);
+    RUN(a_cap_bounds_the_logits_that_shares_are_made_of);
     return check_end();
 }

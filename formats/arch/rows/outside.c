@@ -1,5 +1,5 @@
 /* formats/arch/rows/outside.c - models whose code is their publishers' own, and llama.cpp's: Qwen 1, OpenELM, SmallThinker,
- * Arctic, PLaMo 3. */
+ * Arctic, PLaMo 3, Grok 1 and 2. */
 #include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
@@ -263,6 +263,44 @@ static lq_status swiglu(arch_config *c, const char *key, const cJSON *v, lq_err 
     return arch_key_must(key, v, "swiglu", err);
 }
 
+/* ---- Grok ---- */
+
+/* The MLP beside the experts is their shared one: the sum of both is times sqrt(1/2). */
+static lq_status grok_residual(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    if (!cJSON_IsTrue(v)) return LQ_OK;
+    c->shared_ffn = c->ffn;
+    c->expert_scale = c->shared_scale = 0.70710678118654752;
+    return LQ_OK;
+}
+
+/* "original" leaves the frequencies as they are, whatever the numbers beside it. */
+static lq_status grok_words(cJSON *j, lq_err *err)
+{
+    static const char *const unread[] = { "scaling_factor", "extrapolation_factor", "attn_factor" };
+    static const char *const of_rope[] = { "rope_type", "original_max_position_embeddings",
+                                           "beta_fast", "beta_slow" };
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(j, "rope_parameters");
+    const char *kind = "";
+    const lq_status s = rope ? js_str(rope, "rope_type", false, &kind, err) : LQ_OK;
+    if (s || strcmp(kind, "original") != 0) return s;
+    for (size_t i = 0; i < LQ_COUNT(unread); i++)
+        drop(j, unread[i]);
+    for (size_t i = 0; i < LQ_COUNT(of_rope); i++)
+        drop(rope, of_rope[i]);
+    return LQ_OK;
+}
+
+/* From attn_temperature_len on q is times a logarithm of its position. */
+static lq_status grok_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t n = 0;
+    lq_status s = js_i64(j, "attn_temperature_len", false, -1, INT32_MAX, &n, err);
+    if (n > 0 && n < c->max_pos) c->max_pos = n;
+    return s;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
@@ -379,6 +417,34 @@ static const arch_key plamo3_keys[] = {
     KNOWN("interleaved_sliding_window"), KNOWN("rope_scaling_factor"), /* plamo3_words */
     NO_KEY,
 };
+static const arch_name grok_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "pre_attn_norm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_attn_norm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "pre_moe_norm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_moe_norm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    { R_ROUTER, LAYER "block_sparse_moe.gate", 0, BIAS_NO },
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    SHARED("mlp"),
+    END,
+};
+static const arch_key grok_keys[] = {
+    EXPERT_COUNTS("num_local_experts", 8, 2),
+    { "residual_moe", KEY_FN, 0, NONE, grok_residual },
+    { "embedding_multiplier_scale", KEY_REAL, AT(embed_scale), 78.38367176906169, NULL },
+    { "output_multiplier_scale", KEY_REAL, AT(logit_scale), 0.5773502691896257, NULL },
+    { "attn_output_multiplier", KEY_REAL, AT(attn_scale), NONE, NULL },
+    { "attn_logit_softcapping", KEY_REAL, AT(attn_softcap), 30, NULL },
+    { "router_logit_softcapping", KEY_REAL, AT(router_softcap), 30, NULL },
+    { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 0, NULL },
+    KNOWN("attn_temperature_len"), /* grok_layers */
+    MUST("sliding_window_size", -1),
+    MUST("global_attn_every_n", 1),
+    MUST("rope_rotate_half_dims", 0),
+    KNOWN("merge_gate_up"), /* how SGLang loads it */
+    NO_KEY,
+};
 
 const arch_row arch_rows_outside[] = {
     { "QWenLMHeadModel", "qwen", .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
@@ -401,6 +467,9 @@ const arch_row arch_rows_outside[] = {
       .window = WINDOW_PATTERN, .def_pattern = 8, .def_window = 2048, .fixed_act = true,
       .def_kv_heads = 4, .def_head_dim = 128, .def_theta = 1e6, .def_local_theta = 1e4,
       .def_tied = true },
+    { "Grok1ForCausalLM", "grok", .w = { RMS_ROPE }, MODEL, .names = grok_names, .keys = grok_keys,
+      .respell = grok_words, .layers = grok_layers, .ends_at = "attn_temperature_len", GELU_TANH,
+      .gelu_tanh = true, .def_eps = 1e-5, .def_max_pos = 8192 },
     { .arch = NULL },
 };
 /* clang-format on */

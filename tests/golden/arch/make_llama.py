@@ -4,7 +4,8 @@ without flash attention), laid out as the other folders here.
 usage: make_llama.py LLAMA OUT [NAME...]
 
 LLAMA is llama.cpp's source, built in LLAMA/../b. Its converter makes the GGUF, without a vocabulary; in BF16 it is
-left in OUT (tests/golden/gguf/arch). Weights are random and have the values that BF16 holds.
+left in OUT (tests/golden/gguf/arch). For Grok GGML_GELU_FP16 was taken out of ggml-cpu/vec.h: GELU by the formula, not of
+a table of half floats. Weights are random and have the values that BF16 holds.
 """
 import json
 import math
@@ -113,9 +114,30 @@ def plamo3(scaled=False):
     return config, names | ({"lm_head": [V, H]} if scaled else {})
 
 
+def grok(residual=False):
+    """llama.cpp makes shares sum to 1 and caps no router's logits: of what is added to an MLP all experts are chosen."""
+    config = dict(WORDS, architectures=["Grok1ForCausalLM"], model_type="grok", hidden_size=16, num_hidden_layers=2,
+                  num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=24, num_local_experts=4,
+                  num_experts_per_tok=4 if residual else 2, residual_moe=residual, rms_norm_eps=1e-10, rope_theta=10000,
+                  max_position_embeddings=128, embedding_multiplier_scale=4.0, output_multiplier_scale=0.5,
+                  attn_logit_softcapping=3.0, router_logit_softcapping=0, tie_word_embeddings=False)
+    if residual:
+        config |= dict(moe_intermediate_size=16, final_logit_softcapping=5.0, attn_output_multiplier=0.5)
+    wide = 16 if residual else 24
+    layer = {f"{k}_norm": [16] for k in ("pre_attn", "post_attn", "pre_moe", "post_moe")}
+    layer |= {"self_attn.q_proj": [16, 16], "self_attn.k_proj": [8, 16], "self_attn.v_proj": [8, 16],
+              "self_attn.o_proj": [16, 16], "block_sparse_moe.gate": [4, 16]}
+    layer |= {f"block_sparse_moe.experts.{e}.w{k}": [16, wide] if k == 2 else [wide, 16] for e in range(4)
+              for k in (1, 2, 3)}
+    if residual:
+        layer |= {"mlp.gate_proj": [24, 16], "mlp.up_proj": [24, 16], "mlp.down_proj": [16, 24]}
+    return config, {"model.embed_tokens": [V, 16], "model.norm": [16], "lm_head": [V, 16],
+                    **layers("model.layers.", 2, layer)}
+
+
 MODELS = {"qwen": qwen, "plm": plm, "openelm": openelm, "smallthinker": smallthinker,
           "smallthinker-full": lambda: smallthinker(0, True), "arctic": arctic, "plamo3": plamo3,
-          "plamo3-yarn": lambda: plamo3(True)}
+          "plamo3-yarn": lambda: plamo3(True), "grok": grok, "grok-residual": lambda: grok(True)}
 
 
 SALT = {"smallthinker": 2}  # of others one expert in 8 bits is another
