@@ -13,7 +13,9 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
-enum { B = KFAC_BLOCK, COLUMNS = 128 };
+/* PANEL: rows of a block whose changes are told to its other rows together. PRODUCTS: rows of K that there is room for, where
+ * scales are refitted, and rows of the block whose products are made at once there at most. */
+enum { B = KFAC_BLOCK, COLUMNS = 128, PANEL = 32, PRODUCTS = 3 * B, AT_ONCE = 32 };
 
 typedef struct {
     qz_out *out;
@@ -33,15 +35,15 @@ typedef struct {
 /* One thread's scratch, cut by carve, which returns its bytes; [rows][K] in perm's order unless
  * said otherwise. */
 typedef struct {
-    float *x, *d, *g, *t;    /* targets; errors; G d H; d H */
-    float *e;                /* [B][COLUMNS] */
-    float *G, *L;            /* [B][B] in the order of rows; its unit lower factor, transposed */
-    double *A;               /* [B][B] */
-    float *feed;             /* [B][LAT_UNIT] */
-    float *acc;              /* [K] */
-    grid_param *params;      /* [B][ng] */
-    uint8_t *codes, *row;    /* [B][K]; [K] in the order of inputs */
-    row_head *heads;         /* [B][nh] */
+    float *x, *d, *g, *t; /* targets, of PRODUCTS rows; errors; G d H; d H */
+    float *e;             /* [B][COLUMNS] */
+    float *G, *L;         /* [B][B] in the order of rows; its unit lower factor, transposed */
+    double *A;            /* [B][B] */
+    float *feed;          /* [B][LAT_UNIT] */
+    float *accs, *acc;    /* [PANEL][K]: what d H lost by each row's changes; the row's at work */
+    grid_param *params;   /* [B][ng] */
+    uint8_t *codes, *row; /* [B][K]; [K] in the order of inputs */
+    row_head *heads;      /* [B][nh] */
     grid_param *best_params; /* of the best rounding so far */
     row_head *best_heads;
     uint8_t *best_codes;
@@ -56,7 +58,7 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng, int64_t nh)
         void *to;
         size_t bytes;
     } parts[] = {
-        { &t->x, B * k * sizeof(float) },
+        { &t->x, PRODUCTS * k * sizeof(float) },
         { &t->d, B * k * sizeof(float) },
         { &t->g, B * k * sizeof(float) },
         { &t->t, B * k * sizeof(float) },
@@ -65,7 +67,7 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng, int64_t nh)
         { &t->L, (size_t)B * B * sizeof(float) },
         { &t->A, (size_t)B * B * sizeof(double) },
         { &t->feed, (size_t)B * LAT_UNIT * sizeof(float) },
-        { &t->acc, k * sizeof(float) },
+        { &t->accs, PANEL * k * sizeof(float) },
         { &t->params, B * n * sizeof(grid_param) },
         { &t->heads, B * h * sizeof(row_head) },
         { &t->codes, B * k },
@@ -212,10 +214,33 @@ static losses errors(const work *w, tile *t, int64_t n0, int64_t rows)
     return l;
 }
 
-/* Row n's errors changed by -t->acc H^-1, t->acc [K] being what d H lost. */
-static void spread(tile *t, int64_t n, int64_t rows, int64_t K)
+/* Rows are changed one after the other, from the first; t->acc is zero. */
+static void begin_row(tile *t, int64_t n, int64_t K)
 {
-    cblas_sger(CblasRowMajor, (int)rows, (int)K, -1, t->G + n, B, t->acc, 1, t->g, (int)K);
+    t->acc = t->accs + n % PANEL * K;
+    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+}
+
+/* g of rows first .. end loses what those of a panel, from .. to, have in t->accs. */
+static void tell(tile *t, int64_t first, int64_t end, int64_t from, int64_t to, int64_t K)
+{
+    if (first < end)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)(end - first), (int)K,
+                    (int)(to - from), -1, t->G + first * B + from, B, t->accs, (int)K, 1,
+                    t->g + first * K, (int)K);
+}
+
+/* Row n's errors changed by -t->acc H^-1, t->acc [K] being what d H lost: the rows of its panel are told at once, the others
+ * when the panel is done. */
+static void spread(tile *t, int64_t n, int64_t rows, int64_t K, bool changed)
+{
+    const int64_t from = n - n % PANEL, to = from + PANEL < rows ? from + PANEL : rows;
+    if (changed)
+        cblas_sger(CblasRowMajor, (int)(to - from), (int)K, -1, t->G + from * B + n, B, t->acc, 1,
+                   t->g + from * K, (int)K);
+    if (n + 1 < to) return;
+    tell(t, 0, from, from, to, K);
+    tell(t, to, rows, from, to, K);
 }
 
 /* A code of row n became another. */
@@ -267,12 +292,12 @@ static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
     const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     const bool units = w->o->spec.points;
     int64_t moved = 0;
-    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+    begin_row(t, n, K);
     for (int64_t k = 0; k < K; k += row_unit(&w->o->spec)) {
         const grid_param p = t->params[n * ng + w->perm[k] / G];
         moved += units ? move_unit(w, t, n, k, p) : move_code(w, t, n, k, p);
     }
-    if (moved) spread(t, n, rows, K);
+    spread(t, n, rows, K, moved > 0);
     return moved;
 }
 
@@ -320,7 +345,8 @@ static void refit_scale(const work *w, tile *t, int64_t n, int64_t i, const floa
  * of several rows at a time, as many as t->x has room for; it is read once for all of them. */
 static void refit(const work *w, tile *t, int64_t rows)
 {
-    const int64_t K = w->out->t.K, ng = w->ng, at_once = ng <= B ? B / ng : 0;
+    const int64_t K = w->out->t.K, ng = w->ng, room = PRODUCTS / ng,
+                  at_once = room < AT_ONCE ? room : AT_ONCE;
     const int32_t *place = w->perm + K;
     float *v = t->x, *lost = t->t, *c = t->t + K;
     for (int64_t n = 0; n < rows; n++) {
@@ -332,9 +358,10 @@ static void refit(const work *w, tile *t, int64_t rows)
             if (!at_once) group_products(w, t, c, v, K, n, 1, i);
             refit_scale(w, t, n, i, v + (at_once ? (r * ng + i) * K : 0), lost);
         }
+        begin_row(t, n, K);
         for (int64_t k = 0; k < K; k++)
             t->acc[place[k]] = lost[k];
-        spread(t, n, rows, K);
+        spread(t, n, rows, K, true);
     }
 }
 
@@ -376,7 +403,7 @@ static void move_scales(const work *w, tile *t, int64_t n, int64_t rows, const i
     const int G = (int)w->group;
     const grid_spec *s = &w->o->spec;
     regroup x;
-    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+    begin_row(t, n, K);
     for (int64_t i = 0; i < ng; i++, place += G) {
         grid_param near[2 * FP4_NEAR], *p = &t->params[n * ng + i];
         const int choices = fp4_near(near, s, *p);
@@ -401,7 +428,7 @@ static void move_scales(const work *w, tile *t, int64_t n, int64_t rows, const i
             cblas_saxpy((int)K, step, w->Hp + (size_t)place[j] * (size_t)K, 1, t->acc, 1);
         }
     }
-    spread(t, n, rows, K);
+    spread(t, n, rows, K, true);
 }
 
 /* Has each group of a row a scale of its own, of any value? Of few values? */
@@ -628,8 +655,8 @@ static size_t auto_scratch(const qz_room *r)
 {
     const size_t K = (size_t)r->K, F = sizeof(float), factor = cholesky_bytes(r->K);
     if (!r->curvature) return gptq_scratch(r);
-    const size_t rows =
-        (size_t)r->threads * KFAC_BLOCK * K * (4 * F + 2) + (size_t)r->N * KFAC_BLOCK * F;
+    const size_t tiles = K * ((PRODUCTS + 3 * B + PANEL) * F + 2 * B),
+                 rows = (size_t)r->threads * tiles + (size_t)r->N * KFAC_BLOCK * F;
     return 3 * K * K * F + (factor > rows ? factor : rows);
 }
 
