@@ -77,8 +77,8 @@ typedef struct {
     const void *from;
 } src_change;
 /* `base` seen through n changes. Base and changes (names, data, from) stay as they are until the
- * derived source is closed. untied: its config has an output head of its own. Errors: LQ_ENOMEM,
- * LQ_EUNSUPPORTED (the base translates tensors itself). */
+ * derived source is closed; `make` may load tensors of the base. untied: its config has an output head of its own.
+ * Errors: LQ_ENOMEM. */
 lq_status src_derive(src_source **out, const src_source *base, const src_change *changes, size_t n,
                      bool untied, lq_err *err);
 /* A tensor as it will be. */

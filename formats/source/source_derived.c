@@ -57,14 +57,8 @@ static lq_status change_all(src_source *s, const src_source *base, const src_cha
 {
     s->tensors = lq_push(&s->arena, (base->n_tensors + n + 1) * sizeof *s->tensors);
     if (!s->tensors) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
-    for (size_t i = 0; i < base->n_tensors; i++) {
-        if (base->tensors[i].made)
-            return lq_fail(err, LQ_EUNSUPPORTED,
-                           "tensor '%.100s': expected weights as they are stored, found some that "
-                           "are translated",
-                           base->tensors[i].name);
-        s->tensors[s->n_tensors++] = base->tensors[i];
-    }
+    s->n_tensors = base->n_tensors;
+    memcpy(s->tensors, base->tensors, base->n_tensors * sizeof *s->tensors);
     lq_status st = LQ_OK;
     for (size_t i = 0; i < n && !st; i++)
         st = put_change(s, base, &c[i], err);

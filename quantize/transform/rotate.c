@@ -70,6 +70,7 @@ static void place_of(const arch_config *c, arch_role r, axis *in, axis *out)
 
 struct rot_model {
     src_source *src;
+    const src_source *base;
     const arch_config *c; /* the base's */
     pool *p;
     had_rotation stream, head; /* head.n 0: no R2 */
@@ -155,6 +156,7 @@ static void turn_axis(const turn *t, axis a, float *x, int64_t ld, int64_t lanes
 
 typedef struct {
     const turn *t;
+    const void *from;
     void *dst;
 } job;
 
@@ -162,14 +164,13 @@ static void turn_rows(void *ctx, int64_t item, int thread)
 {
     const job *j = ctx;
     const turn *t = j->t;
-    const src_tensor *from = t->t;
-    const lq_dtype d = from->t.scheme.dtype;
+    const lq_dtype d = t->t->t.scheme.dtype;
     const size_t in = lq_dtype_bytes(d), out = lq_dtype_bytes(t->dtype);
     const int64_t rows = t->count * t->A, B = t->B;
     float *x = t->r->scratch + (size_t)thread * (size_t)t->r->widest;
     for (int64_t i = item * ROWS; i < rows && i < (item + 1) * ROWS; i++) {
         const size_t at = (size_t)i * (size_t)B;
-        lq_to_f32(x, (const uint8_t *)from->t.plane[QT_CODES].data + at * in, d, (size_t)B);
+        lq_to_f32(x, (const uint8_t *)j->from + at * in, d, (size_t)B);
         for (int64_t k = 0; t->norm && k < B; k++)
             x[k] *= t->in_last ? t->norm[k] : t->norm[i % t->A];
         turn_axis(t, t->last, x, 1, 1);
@@ -190,8 +191,11 @@ static void turn_columns(void *ctx, int64_t item, int thread)
 static void make(void *dst, const void *from)
 {
     const turn *t = from;
-    job j = { t, dst };
+    qt_tensor stored;
+    src_load(&stored, t->r->base, t->t);
+    job j = { t, stored.plane[QT_CODES].data, dst };
     pool_run(t->r->p, lq_ceil_div(t->count * t->A, ROWS), turn_rows, &j);
+    src_unload(t->r->base, t->t);
     if (t->middle != FREE)
         pool_run(t->r->p, t->count * lq_ceil_div(t->B, COLUMNS), turn_columns, &j);
 }
@@ -216,16 +220,20 @@ static lq_dtype type_of(const turn *t, float absmax)
                : LQ_F32;
 }
 
-static lq_status check_stored(float *absmax, const rot_model *r, const src_tensor *t, lq_err *err)
+/* The caller unloads t after LQ_OK. */
+static lq_status load(qt_tensor *stored, float *absmax, const rot_model *r, const src_tensor *t,
+                      lq_err *err)
 {
     int64_t bad;
     if (!t->plain || t->t.scheme.kind != QT_DENSE || t->t.layout != QT_PORTABLE)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--rotate: %s: expected unquantized weights in the portable layout",
                        t->name);
-    if (qz_absmax(absmax, &bad, t->t.plane[QT_CODES].data, t->t.scheme.dtype, t->t.N * t->t.K,
+    src_load(stored, r->base, t);
+    if (qz_absmax(absmax, &bad, stored->plane[QT_CODES].data, t->t.scheme.dtype, t->t.N * t->t.K,
                   r->p))
         return LQ_OK;
+    src_unload(r->base, t);
     return lq_fail(err, LQ_EVALUE, "%s: NaN or Inf at element %lld", t->name, (long long)bad);
 }
 
@@ -259,9 +267,11 @@ static lq_status add_matrix(list *l, const src_tensor *s, const char *name, arch
     if (in == FREE && out == FREE) return LQ_OK;
     turn t = { .r = l->r, .c = arch_at(l->r->c, layer), .t = s, .role = role };
     t.in_last = !(a->flags & NAME_TRANSPOSED);
+    qt_tensor stored;
     float absmax;
-    lq_status st = check_stored(&absmax, l->r, s, err);
+    lq_status st = load(&stored, &absmax, l->r, s, err);
     if (st) return st;
+    src_unload(l->r->base, s);
     t.count = (a->flags & NAME_STACKED) && s->n_dims == 3 ? s->shape[0] : 1;
     t.A = s->t.N / t.count;
     t.B = s->t.K;
@@ -282,17 +292,18 @@ static lq_status add_bias(list *l, const src_tensor *s, arch_role role, int64_t 
     t.dtype = LQ_F32;
     t.in_last = true;
     t.last = out;
-    float absmax;
-    lq_status st = check_stored(&absmax, l->r, s, err);
-    if (st) return st;
     t.middle = FREE;
     t.count = 1;
     t.A = s->t.N;
     t.B = s->t.K;
-    float *x = lq_push(&l->r->arena, (size_t)(t.A * t.B) * sizeof *x);
+    qt_tensor stored;
+    float absmax, *x = lq_push(&l->r->arena, (size_t)(t.A * t.B) * sizeof *x);
     if (!x) return rotate_no_memory(err);
+    const lq_status st = load(&stored, &absmax, l->r, s, err);
+    if (st) return st;
     if (t.B > l->r->widest) l->r->widest = t.B;
-    lq_to_f32(x, s->t.plane[QT_CODES].data, s->t.scheme.dtype, (size_t)(t.A * t.B));
+    qt_dequant(x, &stored, 0, t.A);
+    src_unload(l->r->base, s);
     for (int64_t i = 0; i < t.A; i++)
         turn_axis(&t, out, x + i * t.B, 1, 1);
     src_change *c = &l->c[l->n++];
@@ -348,9 +359,11 @@ static lq_status add_norm(list *l, const src_tensor *s, arch_role role, int64_t 
                              layer);
     float *x = lq_push(&l->r->arena, (size_t)s->t.K * sizeof *x), absmax;
     if (!x) return rotate_no_memory(err);
-    lq_status st = check_stored(&absmax, r, s, err);
+    qt_tensor stored;
+    const lq_status st = load(&stored, &absmax, r, s, err);
     if (st) return st;
-    if (bias) qt_dequant(x, &s->t, 0, 1);
+    if (bias) qt_dequant(x, &stored, 0, 1);
+    src_unload(r->base, s);
     for (int64_t i = 0; i < s->t.K; i++) {
         if (!bias) x[i] = 1 - arch_norm_offset(r->c, role);
         if (bias && w && x[i] != 0) x[i] /= w[i];
@@ -401,6 +414,7 @@ static lq_status init(rot_model *r, const src_source *src, const rot_opts *o, po
 {
     const arch_config *c = r->c = src_config(src);
     const bool layer_norm = c->w.norm == NORM_LAYER;
+    r->base = src;
     r->p = p;
     r->wide = o->wide;
     r->untied = c->tied && c->embed_dim == c->hidden;

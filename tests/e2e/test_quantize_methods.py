@@ -64,6 +64,18 @@ def test_every_kind_of_method_works_behind_a_rotation(llmq, tmp_path):
         assert r["bytes_in"] < 1 << 22 and llmq.json("verify", out)["ok"]
 
 
+@pytest.mark.parametrize("arch", ["llama3-gqa", "openelm", "qwen3-vl-moe", "gpt2"])
+def test_what_gguf_stores_in_another_order_is_rotated_as_well(llmq, tmp_path, arch):
+    """Rows of q and k in pairs, matrices that are joined, experts apart, columns for rows, biases."""
+    llmq("convert", ARCH / arch, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    seen = set()
+    for src in ARCH / arch, tmp_path / "m.gguf":
+        llmq("quantize", src, "-o", tmp_path / "q.llmq", *DENSE, "--rotate", "--no-resume")
+        llmq("logits", tmp_path / "q.llmq", "--ids", "3,10,17,24", "-o", tmp_path / "out")
+        seen.add(digest(tmp_path / "out"))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("arch,why", [("olmo2", "norms with weights"), ("bloom-alibi", "follows the embedding"),
                                       ("xglm-sinusoidal", "positions"), ("opt-350m-postnorm", "sum")])
 def test_what_cannot_be_rotated_is_refused_by_name(llmq, tmp_path, arch, why):
