@@ -57,6 +57,22 @@ static lq_status block_of(tao_weight *w, lq_err *err)
                : lq_fail(err, LQ_EVALUE, "block_size: expected sizes from 1");
 }
 
+/* A zero point that is not there would be read as none. */
+static lq_status parts_there(const tao_weight *w, const hf_quant *h, lq_err *err)
+{
+    const cJSON *name;
+    cJSON_ArrayForEach(name, js_get(w->said, "_tensor_data_names"))
+    {
+        char part[96];
+        if (!cJSON_IsString(name) ||
+            snprintf(part, sizeof part, "._weight_%s", name->valuestring) >= (int)sizeof part)
+            return lq_fail(err, LQ_EFORMAT, "_tensor_data_names: expected names of its tensors");
+        if (!hf_stored(h, w->module, part))
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s%s' is missing", w->module, part);
+    }
+    return LQ_OK;
+}
+
 /* The caller frees w->said, also after an error. */
 static lq_status read_said(tao_weight *w, const hf_quant *h, const char *module, lq_err *err)
 {
@@ -68,7 +84,8 @@ static lq_status read_said(tao_weight *w, const hf_quant *h, const char *module,
                        "expected what torchao says of it in the file's metadata, found nothing");
     lq_status st = js_parse(&w->said, text->valuestring, strlen(text->valuestring), MOST, 0, err);
     if (!st) st = typed(&w->type, &w->data, w->said, err);
-    return st ? st : block_of(w, err);
+    if (!st) st = block_of(w, err);
+    return st ? st : parts_there(w, h, err);
 }
 
 /* ---- inputs ---- */

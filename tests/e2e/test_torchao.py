@@ -147,6 +147,8 @@ BAD = [(lambda d: {**d, "_type": "Int4PreshuffledTensor"}, 'a weight of class "I
        (change(block_size=[1, 24]), "block_size: [1,24] of [32,32]"),
        (change(block_size=[1, 16]), "expected 64 numbers, found 32"),
        (change(target_dtype={"_type": "torch.dtype", "_data": "uint4"}), 'target_dtype: expected int1 to int8, found "uint4"'),
+       (lambda d: {**d, "_tensor_data_names": ["qdata", "scale", "act_pre_scale"]}, "_weight_act_pre_scale' is missing"),
+       (lambda d: {**d, "_tensor_data_names": ["qdata", 1]}, "_tensor_data_names: expected names of its tensors"),
        (None, "expected what torchao says of it in the file's metadata, found nothing")]
 
 
