@@ -578,7 +578,10 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     r->began = (int)t.point.step;
     r->kl_before = t.point.kl_before;
     if (!s) s = train(&t, err);
-    if (!s) s = held_back_kl(&r->kl_after, &t, err);
+    if (!s) {
+        s = held_back_kl(&r->kl_after, &t, err);
+        if (s == LQ_EINTR) save(&t);
+    }
     r->kept = !s && r->kl_after < r->kl_before;
     if (r->kept && t.final.n) s = tune_params_store_vector(r, &t.params, t.final_e, &t.final, err);
     if (r->kept && !s) s = tune_params_store(r, &t.params, err);

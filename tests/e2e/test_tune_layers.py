@@ -1,5 +1,6 @@
 """quantize --method auto on layers of other kinds than the demo model's: what they have is trained, experts one at a time."""
 import os
+import pathlib
 import pty
 import random
 import re
@@ -9,6 +10,7 @@ import subprocess
 
 import pytest
 
+from shim import READ, STOP_AFTER, Fault, Shim, stopped
 from test_bad_input import copy, read_st, st_file
 from test_quantize import digest, least_memory, leftovers
 from test_quantize_bounded import kill_after
@@ -112,3 +114,30 @@ def test_interrupted_training_goes_on_where_it_was(llmq, auto, tmp_path, folder,
     r = llmq.json(*args, "-o", tmp_path / "q2")
     assert r["resumed_parts"] and not r["resumed_steps"] and digest(tmp_path / "q2") == digest(tmp_path / "whole")
     assert leftovers(tmp_path) == ["q", "q2", "whole"]
+
+
+def test_training_whose_check_is_interrupted_is_kept(llmq, auto, tmp_path):
+    """After its last step a run looks at 32 windows, and reads the original's answers to them from the disk. A file that
+    cannot be read is none."""
+    args = ["quantize", TINY.parent / "mixtral-moe", *auto, "--tune", "2", "--self-samples", "0", "--no-check", "--threads", "1"]
+    args += ["--memory-limit", least_memory(llmq, *args)]
+    shim = Shim(tmp_path)
+    shim.set(Fault(READ))
+    assert llmq.start(*args, "-o", tmp_path / "whole", env=shim.env()).wait() == 0
+    shim.off()
+    for damage, steps in ((lambda kept: None), 2), (unreadable, 0):
+        out = tmp_path / f"q{steps}"
+        with stopped(llmq, Fault(READ, STOP_AFTER, shim.count - 300), *args, "-o", out, stderr=-1) as p:
+            p.send_signal(signal.SIGINT)
+            p.send_signal(signal.SIGCONT)
+            p.communicate()
+            assert p.returncode == 130
+        damage(pathlib.Path(f"{out}.resume/tuning.state"))
+        r = llmq.json(*args, "-o", out)
+        assert r["resumed_steps"] == steps and digest(out) == digest(tmp_path / "whole")
+    shim.close()
+
+
+def unreadable(path):
+    path.unlink()
+    path.mkdir()
