@@ -168,7 +168,11 @@ static lq_status check_compressed(const arch_config *c, lq_err *err)
 
 static lq_status check_hyper(const arch_config *c, lq_err *err)
 {
-    const bool there = arch_name_of(c, R_HYPER_ATTN_FN);
+    const bool gated = arch_name_of(c, R_HYPER_ATTN_UP),
+               there = gated || arch_name_of(c, R_HYPER_ATTN_FN);
+    if (gated != (c->hyper_rank > 0))
+        return lq_fail(err, LQ_EUNSUPPORTED, "hyper_rank: expected %s of a %s, found %" PRId64,
+                       gated ? "a rank of gates on streams" : "none", c->row->arch, c->hyper_rank);
     if (there == (c->hyper > 0) && c->hyper <= ARCH_MAX_STREAMS &&
         (there && !c->w.hyper_apart) == (c->hyper_steps > 0))
         return LQ_OK;
@@ -230,26 +234,62 @@ static lq_status refuse_indexer(const arch_config *c, int64_t rope_dims, lq_err 
                    rope_dims, c->index_topk, c->index_heads, c->index_dim, c->q_lora);
 }
 
+enum { BLOCK = 16 }; /* of the cache, where nothing else is said */
+
+static bool fits_groups(const arch_config *c)
+{
+    return is_power_of_2(c->index_every) && c->index_every <= BLOCK &&
+           c->index_topk % c->index_every == 0;
+}
+
+static lq_status refuse_groups(const arch_config *c, const char *every, const char *topk,
+                               lq_err *err)
+{
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected a power of two up to %d that divides %s %" PRId64
+                   ", found %" PRId64,
+                   every, BLOCK, topk, c->index_topk, c->index_every);
+}
+
+/* An indexer of groups whose key is a mean, which rotates. */
+static lq_status check_means(const arch_config *c, lq_err *err)
+{
+    if (c->index_heads < 1 || c->index_heads >= ARCH_MAX_WIDTH)
+        return lq_fail(err, LQ_EVALUE,
+                       "indexer_n_heads: expected heads of an indexer, found %" PRId64,
+                       c->index_heads);
+    if (c->index_dim < c->rope_dims || c->rope_dims > ARCH_ONE_ROPE || c->index_dim < 1 ||
+        c->index_dim > ARCH_MAX_WIDTH / (c->index_heads + 1))
+        return lq_fail(err, LQ_EVALUE,
+                       "indexer_head_dim: expected at least the %" PRId64
+                       " dims that rotate, at most %d of these, found %" PRId64,
+                       c->rope_dims, ARCH_ONE_ROPE, c->index_dim);
+    if (!arch_indexed(c) || !fits_groups(c))
+        return refuse_groups(c, "indexer_compress_ratio", "indexer_budget", err);
+    if (arch_rope_by_length(&c->rope[ROPE_MAIN]))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "rope: expected angles that do not depend on the length, where groups of "
+                       "positions have a key, found %s",
+                       arch_rope_text(c->rope[ROPE_MAIN].kind));
+    return LQ_OK;
+}
+
 /* A row with an indexer's tensors has one, in its first layer too. */
 static lq_status check_indexer(const arch_config *c, lq_err *err)
 {
-    enum { BLOCK = 16 }; /* of the cache, where nothing else is said */
     if (!arch_name_of(c, R_INDEX_Q)) {
         if (!arch_indexed(c)) return LQ_OK;
         return lq_fail(err, LQ_EVALUE, "index_topk: expected none in a %s, found %" PRId64,
                        c->row->arch, c->index_topk);
     }
     if (c->index_block) return check_blocks(c, err);
+    if (!arch_name_of(c, R_INDEX_K)) return check_means(c, err);
     if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < 1 ||
         (!c->q_lora && !arch_name_of(c, R_INDEX_IN_NORM)) ||
         c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
         return refuse_indexer(c, c->rope_dims, err);
-    if (c->index_every && (!is_power_of_2(c->index_every) || c->index_every > BLOCK ||
-                           c->index_topk % c->index_every))
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "index_kpool: expected a power of two up to %d that divides index_topk "
-                       "%" PRId64 ", found %" PRId64,
-                       BLOCK, c->index_topk, c->index_every);
+    if (c->index_every && !fits_groups(c))
+        return refuse_groups(c, "index_kpool", "index_topk", err);
     if (c->layer && c->layer[0].index_shared)
         return lq_fail(err, LQ_EVALUE, "layer 0: expected an indexer, found none to share");
     return LQ_OK;

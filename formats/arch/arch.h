@@ -111,6 +111,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_HYPER_END_FN, "hyper_end_fn", ARCH_MATRIX)                                                                            \
     X(R_HYPER_END_BASE, "hyper_end_base", ARCH_VECTOR)                                                                        \
     X(R_HYPER_END_SCALE, "hyper_end_scale", ARCH_VECTOR)                                                                      \
+    /* ... where gates of each dim make x: y sigmoid(up silu(down y)), y the streams, each normed */                          \
+    X(R_HYPER_END_NORM, "hyper_end_norm", ARCH_VECTOR)                                                                        \
+    X(R_HYPER_END_DOWN, "hyper_end_down", ARCH_MATRIX)                                                                        \
+    X(R_HYPER_END_UP, "hyper_end_up", ARCH_MATRIX)                                                                            \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                                                \
     X(R_ROPE_LOG, "rope_log",                                                                                                 \
       ARCH_VECTOR) /* [rope_dims / 2]: log of a factor on each frequency */                                                   \
@@ -306,6 +310,14 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_HYPER_MLP_FN, "hyper_mlp_fn", ARCH_MATRIX)                                                                            \
     X(R_HYPER_MLP_BASE, "hyper_mlp_base", ARCH_VECTOR)                                                                        \
     X(R_HYPER_MLP_SCALE, "hyper_mlp_scale", ARCH_VECTOR)                                                                      \
+    X(R_HYPER_ATTN_NORM, "hyper_attn_norm", ARCH_VECTOR)                                                                      \
+    X(R_HYPER_ATTN_DOWN, "hyper_attn_down", ARCH_MATRIX)                                                                      \
+    X(R_HYPER_ATTN_UP, "hyper_attn_up", ARCH_MATRIX)                                                                          \
+    X(R_HYPER_ATTN_POST, "hyper_attn_post", ARCH_MATRIX)                                                                      \
+    X(R_HYPER_MLP_NORM, "hyper_mlp_norm", ARCH_VECTOR)                                                                        \
+    X(R_HYPER_MLP_DOWN, "hyper_mlp_down", ARCH_MATRIX)                                                                        \
+    X(R_HYPER_MLP_UP, "hyper_mlp_up", ARCH_MATRIX)                                                                            \
+    X(R_HYPER_MLP_POST, "hyper_mlp_post", ARCH_MATRIX)                                                                        \
     /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                                                 \
     X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                                              \
     X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                                            \
@@ -491,6 +503,7 @@ typedef struct {
                         in turn. Rows of R_MIX_BA: of each key head its values' b, a */
     bool mix_norm_1st; /* R_MIX_NORM comes before the gate, not after it */
     float mix_eps;     /* of that norm; 0: as of the others */
+    bool mix_sigmoid;  /* MIX_DELTA: the gate is a sigmoid, as MIX_KDA's */
     bool mix_beta_2;   /* MIX_DELTA: beta is twice a sigmoid */
     bool
         mix_tiled; /* head h of a state has key h % groups (GGUF's order); else h / (heads / groups) */
@@ -709,6 +722,7 @@ typedef struct arch_config {
     /* Hyper-connections (arXiv:2512.24880): residual streams, 0: none; steps that make their mixing doubly
      * stochastic, and what is added to what these divide by */
     int64_t hyper, hyper_steps;
+    int64_t hyper_rank;           /* of R_HYPER_ATTN_DOWN and so on; 0: there are none */
     double join_heat;             /* of R_ATTN_JOIN and R_MLP_JOIN */
     double hyper_eps, hyper_post; /* hyper_post: the largest factor on a branch's output */
     /* MIX_SPARSE, MIX_HEAVY: positions for each compressed one, powers of two; groups of R_O_A, 0: none */
@@ -724,7 +738,8 @@ typedef struct arch_config {
      * are always among them (kernels/topk_blocks.h) */
     int64_t index_block, index_local;
     /* Not 0, a power of two: those of a group of so many are chosen together, by one key made of theirs with weights
-     * by dim, softmax(index_gate h + bias of the place); the last group, until it is whole, is always attended to */
+     * by dim, softmax(index_gate h + bias of the place), or that is their mean, which is normed and then rotates as the
+     * group's first; the last group, until it is whole, is always attended to */
     int64_t index_every;
     /* Layers with a state: heads of mix_value values, in groups that share a key (and query) of
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
@@ -809,6 +824,13 @@ static inline int64_t arch_index_lists(const arch_config *c)
 }
 bool arch_has_indexer(const arch_config *c, int64_t layer);
 bool arch_shares_index(const arch_config *c);
+/* Is a group's key the mean of those of its positions? R_INDEX_Q's rows are then the heads' q and the key. */
+bool arch_index_mean(const arch_config *c);
+/* Numbers of a position's key in the cache: with groups' weights beside it. */
+static inline int64_t arch_index_width(const arch_config *c)
+{
+    return c->index_every && !arch_index_mean(c) ? 2 * c->index_dim : c->index_dim;
+}
 /* Numbers of what hyper-connections make of all streams. */
 static inline int64_t arch_hyper_width(const arch_config *c)
 {

@@ -173,6 +173,7 @@ static const char *const wrappers[] = {
     "Qwen2AudioForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+    "Qwen4ExpForConditionalGeneration",
     "Qwen3ASRForConditionalGeneration",
     "Qwen3OmniMoeForConditionalGeneration",
     "SmolVLMForConditionalGeneration",

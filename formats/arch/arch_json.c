@@ -88,6 +88,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
     X("hyper", hyper, 0, ARCH_MAX_STREAMS, 0)                 \
     X("hyper_steps", hyper_steps, 0, 65536, 0)                \
+    X("hyper_rank", hyper_rank, 0, MAX_WIDTH, 0)              \
     X("sparse_every", sparse_every, 0, MAX_WIDTH, 0)          \
     X("heavy_every", heavy_every, 0, MAX_WIDTH, 0)            \
     X("o_groups", o_groups, 0, MAX_WIDTH, 0)                  \
@@ -171,6 +172,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_mix_tiled", mix_tiled)           \
     X("wiring_mix_beta_2", mix_beta_2)         \
+    X("wiring_mix_sigmoid", mix_sigmoid)       \
     X("wiring_group_top2", group_top2)         \
     X("wiring_both_ways", both_ways)           \
     X("wiring_head_rows_1", head_rows_1)       \

@@ -45,9 +45,10 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 bool arch_role_exact(arch_role r)
 {
     return (r >= R_ATTN_NORM_DOWN && r <= R_MLP_NORM_UP) || r == R_ROUTER || r == R_ROUTER_IN ||
-           r == R_KEY_STEP || r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER ||
-           r == R_INDEX_W || r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
-           (r >= R_MIX_BA && r <= R_MIX_STEP);
+           (r >= R_HYPER_ATTN_DOWN && r <= R_HYPER_MLP_POST) || r == R_KEY_STEP ||
+           r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER || r == R_INDEX_W ||
+           r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
+           r == R_HYPER_END_DOWN || r == R_HYPER_END_UP || (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
 static const struct {
@@ -83,6 +84,11 @@ bool arch_has_indexer(const arch_config *c, int64_t layer)
     const arch_layer *l = &c->layer[layer];
     if (!arch_indexed(c) || l->index_shared || l->index_off) return false;
     return c->row->mixer != MIX_SPARSE || l->mixer == MIX_SPARSE;
+}
+
+bool arch_index_mean(const arch_config *c)
+{
+    return arch_name_of(c, R_INDEX_Q) && !arch_name_of(c, R_INDEX_K);
 }
 
 bool arch_shares_index(const arch_config *c)

@@ -182,7 +182,7 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const arch_config *c = r->c;
     const fwd_kv *kv = a->kv;
     const bool pairs = in_pairs(r, a->l, kv);
-    const bool indexed = a->l->lin[R_INDEX_K].present;
+    const bool indexed = a->l->lin[R_INDEX_Q].present;
     if (indexed && !c->w.mla) fwd_index_rows(r, a->l, a->g->row0 + row, n);
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
@@ -304,14 +304,19 @@ static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l
     a->paired = false;
 }
 
-/* Each kv head to the positions of blocks that it chose. */
-static void attend_blocks(attn_args *a, const fwd_rows *r, const fwd_kv *kv, const fwd_group *g)
+/* Each kv head to the positions of blocks that it chose, or all to those of the same groups. */
+static void attend_chosen(attn_args *a, const fwd_rows *r, const fwd_kv *kv, const fwd_group *g)
 {
     fwd_index_choose(r, kv, g);
     a->keys = r->index_keys;
     a->ld_keys = r->c->index_topk;
     a->n_keys = r->index_seen;
     a->keys_by_head = true;
+    if (!r->c->index_every) return;
+    a->keys = r->seen;
+    a->ld_keys = fwd_seen_most(r->c);
+    a->n_keys = r->n_seen;
+    a->keys_by_head = false;
 }
 
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -356,7 +361,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     if (c->w.mla)
         attend_latents(&a, r, l, layer, kv, g);
     else if (l->lin[R_INDEX_Q].present)
-        attend_blocks(&a, r, kv, g);
+        attend_chosen(&a, r, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.diff) fwd_each(r, g->n_rows, fwd_diff_heads, &g->row0);
     if (c->w.o_norm_heads) fwd_each(r, g->n_rows, norm_out_chunk, &g->row0);

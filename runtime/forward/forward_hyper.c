@@ -9,7 +9,12 @@
  * The streams begin as the embedding, and end as x of a last such pre (DeepSeek V4), or as their mean (GLM-5-Next). Or
  * without m (Hy4):
  *
- *   post = magnitude sigmoid(o) + eps;  s_k += post_k y */
+ *   post = magnitude sigmoid(o) + eps;  s_k += post_k y
+ *
+ * Or with a gate for each dim of each stream (Qwen4-Exp):
+ *
+ *   n_j = norm(s_j);  g = sigmoid(up silu(down [n_1 .. n_n] / n));  x = sum_j g_j n_j / n
+ *   post = 2 sigmoid(post_fn [n_1 .. n_n] / n);  s_k += post_k y */
 #include "runtime/forward/forward_impl.h"
 
 enum { MAX = 8 };
@@ -126,8 +131,70 @@ static void mix_products(const fwd_rows *r, const model_layer *l, arch_role fn, 
     mm_run(&out, 1, r->streams, S, r->R, MM_F32, r->scratch, r->p);
 }
 
-void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn)
+/* ---- gates of each dim ---- */
+
+static void norm_streams(const fwd_rows *r, int64_t row, int64_t rows, const void *arg)
 {
+    const model_vector *v = arg;
+    const int64_t H = r->c->hidden, S = fwd_streams_width(r->c);
+    for (int64_t at = row * S; at < (row + rows) * S; at += H)
+        k_rmsnorm(r->hyper_normed + at, H, r->streams + at, H, v->w + at % S, v->offset, 1, H,
+                  v->eps);
+}
+
+static void act_low(const fwd_rows *r, int64_t row, int64_t rows, const void *arg)
+{
+    const int64_t W = r->c->hyper_rank;
+    float *x = r->hyper_low + row * W;
+    (void)arg;
+    k_scale(x, 1 / (float)r->c->hyper, rows * W);
+    k_act(x, rows * W, (k_act_fn)ARCH_SILU);
+}
+
+/* x, and the factors on what the branch gives. */
+static void gate_streams(const fwd_rows *r, int64_t row, int64_t rows, const void *arg)
+{
+    const int64_t H = r->c->hidden, n = r->c->hyper, S = fwd_streams_width(r->c);
+    const float each = 1 / (float)n;
+    (void)arg;
+    for (int64_t t = row; t < row + rows; t++) {
+        float *gate = r->hyper_gate + t * S, *x = r->x + t * H,
+              *post = r->hyper + t * arch_hyper_width(r->c) + n;
+        const float *normed = r->hyper_normed + t * S;
+        k_scale(gate, -1, S);
+        k_exp_minus(gate, gate, 0, S);
+        for (int64_t i = 0; i < H; i++) {
+            float sum = 0;
+            for (int64_t j = i; j < S; j += H)
+                sum += normed[j] / (1 + gate[j]);
+            x[i] = sum * each;
+        }
+        for (int64_t j = 0; j < n; j++)
+            post[j] = 2 * sigmoid(post[j] * each);
+    }
+}
+
+/* Roles from `norm` on: norm, down, up, and before a branch post. Always in f32, as above. */
+static void enter_gated(const fwd_rows *r, const model_layer *l, arch_role norm, bool branch)
+{
+    const int64_t S = fwd_streams_width(r->c), W = r->c->hyper_rank, ld = arch_hyper_width(r->c);
+    mm_out outs[2] = { fwd_out(&l->lin[norm + 1], r->hyper_low, W, false) };
+    const mm_out up = fwd_out(&l->lin[norm + 2], r->hyper_gate, S, false);
+    fwd_each(r, r->R, norm_streams, &l->vec[norm]);
+    if (branch) outs[1] = fwd_out(&l->lin[norm + 3], r->hyper + r->c->hyper, ld, false);
+    mm_run(outs, branch ? 2 : 1, r->hyper_normed, S, r->R, MM_F32, r->scratch, r->p);
+    fwd_each(r, r->R, act_low, NULL);
+    mm_run(&up, 1, r->hyper_low, W, r->R, MM_F32, r->scratch, r->p);
+    fwd_each(r, r->R, gate_streams, NULL);
+}
+
+void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm)
+{
+    if (r->c->hyper_rank) {
+        pool_stage(r->p, STAGE_NORM);
+        enter_gated(r, l, norm, true);
+        return;
+    }
     const hyper_arg a = { l->vec[fn + 1].w, l->vec[fn + 2].w };
     pool_stage(r->p, STAGE_NORM);
     mix_products(r, l, fn, arch_hyper_width(r->c));
@@ -189,6 +256,10 @@ void fwd_hyper_mean(const fwd_rows *r) { fwd_each(r, r->R, mean_rows, NULL); }
 void fwd_hyper_end(const fwd_rows *r, const model_layer *l)
 {
     const hyper_arg a = { l->vec[R_HYPER_END_BASE].w, l->vec[R_HYPER_END_SCALE].w };
+    if (r->c->hyper_rank) {
+        enter_gated(r, l, R_HYPER_END_NORM, false);
+        return;
+    }
     mix_products(r, l, R_HYPER_END_FN, r->c->hyper);
     fwd_each(r, r->R, end_rows, &a);
 }

@@ -105,6 +105,7 @@ typedef struct {
     float *streams, *first; /* [R, fwd_streams_width] beside x; AltUp: [R, hidden]: x before */
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
+    float *hyper_normed, *hyper_gate, *hyper_low; /* [R, fwd_streams_width] each, [R, hyper_rank] */
     float *dist_q,
         *dist_k;   /* [R, heads, arch_dist_rows]: q by each distance's keys, k by its queries */
     int32_t *ids;  /* [R] tokens, where layers choose experts by them */
@@ -148,6 +149,8 @@ typedef struct {
     /* Of indexers: [R, index_heads * index_dim] q, [R, index_dim], [R, index_heads]; and what they chose,
      * [R, lists, index_topk] positions, for attn_args.keys; and of blocks how many, [R, lists] */
     float *index_q, *index_k, *index_w;
+    float *
+        index_qk; /* [R, (index_heads + 1) * index_dim]: what R_INDEX_Q gives, where with the key */
     float *index_in; /* [R, hidden]: what R_INDEX_IN_NORM gives */
     int32_t *index_keys, *index_seen;
     float *
@@ -388,9 +391,9 @@ void fwd_aside_resume(const fwd_rows *r);
 void fwd_aside_adapt(const fwd_rows *r, const model_layer *l, arch_role low, float *y, int64_t ldy,
                      const float *x, int64_t K);
 /* Hyper-connections (forward_hyper.c): all streams from x; x from them before a branch, whose roles begin with
- * fn; the streams from a branch's output y; x from them after the last layer. */
+ * fn, or with norm; the streams from a branch's output y; x from them after the last layer. */
 void fwd_hyper_begin(const fwd_rows *r);
-void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn);
+void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm);
 void fwd_hyper_leave(const fwd_rows *r);
 void fwd_hyper_mean(const fwd_rows *r);
 void fwd_hyper_end(const fwd_rows *r, const model_layer *l);

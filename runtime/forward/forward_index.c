@@ -15,6 +15,9 @@
  * GLM-5-Next's chooses groups of index_every positions, by one key for each: of k with weights by dim, softmax of
  * index_gate h + index_bias of the place in the group. They are made of what is in the cache when a group is whole.
  *
+ * Qwen4-Exp's chooses groups whose key is the mean of their positions' (arch_index_mean), by all heads alike: q and k are
+ * rows of one product of h, q = norm(q), and of a group k = norm(mean k), which rotates as its first position does.
+ *
  * MiniMax M3's chooses blocks (index_block): q = norm(index_q h), both norms as the model's others, no w;
  * kernels/topk_blocks.h. */
 #include "runtime/forward/forward_impl.h"
@@ -35,21 +38,21 @@ size_t fwd_index_scratch(const arch_config *c, int threads)
                : 0;
 }
 
-/* Of a row of index_k: a key, and weights of its dims where groups have one. */
-static int64_t key_width(const arch_config *c)
-{
-    return c->index_every ? 2 * c->index_dim : c->index_dim;
-}
-
 /* The heads' weights in f32 whatever the activations are, as routers. */
 void fwd_index_products(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const model_linear *lin = l->lin;
+    const int64_t W = arch_index_width(c);
+    if (arch_index_mean(c)) {
+        const mm_out qk =
+            fwd_out(&lin[R_INDEX_Q], r->index_qk, (c->index_heads + 1) * c->index_dim, false);
+        mm_run(&qk, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+        return;
+    }
     const mm_out w = fwd_out(&lin[R_INDEX_W], r->index_w, c->index_heads, false),
-                 keys[] = { fwd_out(&lin[R_INDEX_K], r->index_k, key_width(c), false),
-                            fwd_out(&lin[R_INDEX_GATE], r->index_k + c->index_dim, key_width(c),
-                                    false) },
+                 keys[] = { fwd_out(&lin[R_INDEX_K], r->index_k, W, false),
+                            fwd_out(&lin[R_INDEX_GATE], r->index_k + c->index_dim, W, false) },
                  q = fwd_out(&lin[R_INDEX_Q], r->index_q, c->index_heads * c->index_dim, false);
     const bool latent = c->q_lora > 0; /* what R_Q_B reads begins with the normed one */
     if (lin[R_INDEX_W].present) mm_run(&w, 1, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
@@ -69,13 +72,36 @@ static void norm_rows(float *x, const model_vector *v, int64_t n, int64_t D)
     k_rmsnorm(x, D, x, D, v->w, v->offset, n, D, v->eps);
 }
 
+/* Rows of one product to q, normed and rotated, and k; all heads count the same. */
+static void part_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->index_heads, D = c->index_dim, half = c->rope_dims / 2;
+    for (int64_t t = row; t < row + n; t++) {
+        const float *qk = r->index_qk + t * (H + 1) * D;
+        float *q = r->index_q + t * H * D;
+        memcpy(q, qk, (size_t)(H * D) * sizeof *q);
+        memcpy(r->index_k + t * D, qk + H * D, (size_t)D * sizeof *q);
+        norm_rows(q, &l->vec[R_INDEX_Q_NORM], H, D);
+        k_rope(q, H, D, c->rope_dims, r->cos[ROPE_MAIN] + t * half, r->sin[ROPE_MAIN] + t * half,
+               c->w.index_half);
+        for (int64_t h = 0; h < H; h++)
+            r->index_w[t * H + h] = 1;
+    }
+}
+
 void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n)
 {
     const arch_config *c = r->c;
     const model_vector *norm = &l->vec[R_INDEX_K_NORM];
-    const int64_t H = c->index_heads, D = c->index_dim, half = c->rope_dims / 2, W = key_width(c);
+    const int64_t H = c->index_heads, D = c->index_dim, half = c->rope_dims / 2,
+                  W = arch_index_width(c);
     float *first = r->index_k + row * W;
     const int64_t at = c->w.index_last ? D - c->rope_dims : 0; /* of what rotates */
+    if (arch_index_mean(c)) {
+        part_rows(r, l, row, n);
+        return;
+    }
     if (c->index_block) {
         norm_rows(first, norm, n, D);
         norm_rows(r->index_q + row * H * D, &l->vec[R_INDEX_Q_NORM], n * H, D);
@@ -104,7 +130,7 @@ static uint8_t *keys_of(const fwd_rows *r, const fwd_kv *kv)
 
 void fwd_index_store(const fwd_rows *r, const fwd_kv *kv, int64_t t)
 {
-    const int64_t W = key_width(r->c);
+    const int64_t W = arch_index_width(r->c);
     attn_kv_write(keys_of(r, kv) + (size_t)r->row_block[t] * kv->block_stride, r->row_slot[t],
                   kv->block_size, r->index_k + t * W, 1, W, kv_of(kv->dtype, false));
 }
@@ -135,21 +161,37 @@ static void weigh_keys(float *x, const float *bias, int64_t every, int64_t D)
     }
 }
 
+/* x [every][D] of keys: its first D become the group's key. */
+static void mean_key(const fwd_rows *r, float *x, const model_vector *norm, int64_t first)
+{
+    const arch_config *c = r->c;
+    const int64_t D = c->index_dim;
+    float cs[ARCH_ONE_ROPE / 2], sn[ARCH_ONE_ROPE / 2];
+    for (int64_t i = 1; i < c->index_every; i++)
+        k_add(x, x + i * D, D);
+    k_scale(x, 1 / (float)c->index_every, D);
+    norm_rows(x, norm, 1, D);
+    arch_rope_table(c, ROPE_MAIN, first, 1, first + 1, cs, sn);
+    k_rope(x, 1, D, c->rope_dims, cs, sn, c->w.index_half);
+}
+
 static void group_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const group_arg *a = arg;
     const arch_config *c = r->c;
-    const int64_t D = c->index_dim, every = c->index_every;
+    const int64_t D = c->index_dim, every = c->index_every, W = arch_index_width(c);
     const kv_dtype d = kv_of(a->kv->dtype, false);
     const int size = a->kv->block_size;
     for (int64_t t = a->row0 + row; t < a->row0 + row + n; t++) {
         if ((r->row_pos[t] + 1) % every) continue; /* a block of the cache has whole groups */
         uint8_t *block = keys_of(r, a->kv) + (size_t)r->row_block[t] * a->kv->block_stride;
         const int64_t first = r->row_slot[t] + 1 - every;
-        float *x = r->index_group + t * every * 2 * D;
-        k_get()->attn_v(x, block + (size_t)first * attn_kv_row_bytes(d, 2 * D), (int)every, 2 * D,
-                        d);
-        weigh_keys(x, a->l->vec[R_INDEX_BIAS].w, every, D);
+        float *x = r->index_group + t * every * W;
+        k_get()->attn_v(x, block + (size_t)first * attn_kv_row_bytes(d, W), (int)every, W, d);
+        if (arch_index_mean(c))
+            mean_key(r, x, &a->l->vec[R_INDEX_K_NORM], r->row_pos[t] + 1 - every);
+        else
+            weigh_keys(x, a->l->vec[R_INDEX_BIAS].w, every, D);
         attn_kv_write(block + kv_groups_at(c, size, a->kv->dtype), (int)(first / every),
                       size / (int)every, x, 1, D, d);
     }

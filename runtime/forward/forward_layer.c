@@ -25,7 +25,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
             n, fwd_heads_scratch(c->heads + c->kv_heads, R, c->head_dim * c->head_taps, threads));
     n = max_size(n, fwd_index_scratch(c, threads));
     n = max_size(n, fwd_one_scratch(c, R, threads));
-    n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 1, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 2, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->hyper_rank, 1, threads));
     const int64_t D = c->w.mla                 ? kv_latent_width(c)
                       : c->head_dim > c->v_dim ? c->head_dim
                                                : c->v_dim;
@@ -303,7 +304,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const arch_mixer m = r->c->layer[layer].mixer;
     if (r->c->row->early) fwd_each(r, r->R, keep_chunk, NULL);
     if (m == MIX_NONE) return;
-    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
+    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN, R_HYPER_ATTN_NORM);
     if (arch_is_aside(r->c, layer))
         fwd_aside_enter(r, l);
     else
@@ -333,7 +334,7 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
     if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
     if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
     if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
-    if (l->lin[R_HYPER_END_FN].present) fwd_hyper_end(r, l);
+    if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) fwd_hyper_end(r, l);
     if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
@@ -391,7 +392,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
     set_limits(r, layer);
-    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
+    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN, R_HYPER_MLP_NORM);
     if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     if (arch_is_aside(r->c, layer)) fwd_aside_clear(r);
     open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);

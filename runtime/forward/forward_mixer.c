@@ -4,7 +4,7 @@
  *         mix_scale; R_MIX_GATE_UP's and R_MIX_A_UP's are of what their _DOWN made
  *   MIX_DELTA   q, k, v = silu(conv(mix's)); q, k of each head to length 1, q / sqrt(mix_key)
  *               beta = sigmoid(b), decay = exp(-exp(a_log) softplus(a + dt))
- *               out = norm(scan) silu(gate), head by head
+ *               out = norm(scan) silu(gate), or a sigmoid of it, head by head
  *   MIX_KDA     the same with a decay for each dim of a key (arch_config.decay_span), a sigmoid as gate
  *   MIX_MAMBA   x, B, C = silu(conv(mix's)); dt = softplus(dt + its bias), decay = exp(-exp(a_log) dt)
  *               out = norm((scan + skip x) silu(gate)) mix_out_scale, group by group
@@ -472,7 +472,7 @@ static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
         const float *z =
             c->w.mix_mixed ? mix + mixed_at(c, h, group, 2 * c->mix_key + of * V, V) : gate + h * V;
         k_rmsnorm(out, V, out, V, l->vec[R_MIX_NORM].w, 0, 1, V, eps);
-        if (c->row->mixer == MIX_KDA)
+        if (c->row->mixer == MIX_KDA || c->w.mix_sigmoid)
             gate_by_sigmoid(out, z, V);
         else
             k_act_mul(out, z, out, V, ACT_SILU, 0);

@@ -68,7 +68,12 @@ static int64_t mix_width(const arch_config *c)
 /* Of a row of index_k. */
 static int64_t index_width(const arch_config *c)
 {
-    return c->sparse_every || c->index_every ? 2 * c->index_dim : c->index_dim;
+    return c->sparse_every ? 2 * c->index_dim : arch_index_width(c);
+}
+
+static int64_t index_qk_width(const arch_config *c)
+{
+    return arch_index_mean(c) ? (c->index_heads + 1) * c->index_dim : 0;
 }
 
 int64_t fwd_index_normed(const arch_config *c)
@@ -163,6 +168,9 @@ static int64_t beside_width(const arch_config *c)
     X(laurel, c->laurel)                                        \
     X(norm_gate, c->norm_rank)                                  \
     X(hyper, arch_hyper_width(c))                               \
+    X(hyper_normed, c->hyper_rank ? fwd_streams_width(c) : 0)   \
+    X(hyper_gate, c->hyper_rank ? fwd_streams_width(c) : 0)     \
+    X(hyper_low, c->hyper_rank)                                 \
     X(dist_q, dist_width(c, c->dist_keys))                      \
     X(dist_k, dist_width(c, c->dist_queries))                   \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
@@ -195,7 +203,8 @@ static int64_t beside_width(const arch_config *c)
     X(weighs, c->sparse_every ? 2 * c->head_dim : 0)            \
     X(seen, fwd_seen_most(c))                                   \
     X(n_seen, c->sparse_every || c->index_every ? 1 : 0)        \
-    X(index_group, c->index_every * 2 * c->index_dim)           \
+    X(index_group, c->index_every *arch_index_width(c))         \
+    X(index_qk, index_qk_width(c))                              \
     X(index_w, c->index_heads)                                  \
     X(index_keys, arch_index_lists(c) * c->index_topk)          \
     X(index_seen, c->index_block ? c->kv_heads : 0)             \

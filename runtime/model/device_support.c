@@ -9,6 +9,7 @@ static const struct {
 } no_kernels[] = {
     { R_STREAM_NORM, "several residual streams" },
     { R_HYPER_ATTN_FN, "hyper-connections" },
+    { R_HYPER_ATTN_UP, "hyper-connections" },
     { R_KEY_STEP, "scores with an addend of each key" },
     { R_PAIR_NORM, "transformers beside the residual" },
     { R_INDEX_Q, "sparse attention" },

@@ -41,7 +41,7 @@ static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
 
 size_t kv_groups_at(const arch_config *c, int block_size, kv_types d)
 {
-    return lq_round_up((size_t)block_size * attn_kv_row_bytes(kv_of(d, false), 2 * c->index_dim),
+    return lq_round_up((size_t)block_size * attn_kv_row_bytes(kv_of(d, false), arch_index_width(c)),
                        64);
 }
 
@@ -108,15 +108,21 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
     return n;
 }
 
+/* Of a token the indexer's key, and its part of a group's. */
+static size_t index_token_bytes(const arch_config *c, int64_t layer, kv_types d)
+{
+    const size_t one = index_row_bytes(c, layer, d);
+    if (!c->index_every || !one) return one;
+    return attn_kv_row_bytes(kv_of(d, false), arch_index_width(c)) +
+           (size_t)lq_ceil_div((int64_t)one, c->index_every);
+}
+
 /* Of a token its row, its part of a compressed one, and of an indexer's keys. */
 static size_t latent_token_bytes(const arch_config *c, int64_t layer, kv_types d)
 {
     const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(arch_at(c, layer))),
-                 index = index_row_bytes(c, layer, d);
+                 index = index_token_bytes(c, layer, d);
     const int64_t every = arch_compresses(c, layer);
-    if (c->index_every && index)
-        return row + attn_kv_row_bytes(kv_of(d, false), 2 * c->index_dim) +
-               (size_t)lq_ceil_div((int64_t)index, c->index_every);
     return every ? row + (size_t)lq_ceil_div((int64_t)(row + index), every) : row + index;
 }
 
@@ -129,7 +135,7 @@ size_t kv_token_bytes(const arch_config *c, kv_types d)
         if (!has_own(c, i)) continue;
         n += c->w.mla
                  ? latent_token_bytes(c, i, d)
-                 : index_row_bytes(c, i, d) +
+                 : index_token_bytes(c, i, d) +
                        (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
                                                 attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }

@@ -297,10 +297,12 @@ static lq_status load_streams(model_linear **out, const model *m, arch_role r, l
 /* What comes behind the last layer is with it. */
 static lq_status load_hyper_end(model_layer *l, const model *m, lq_arena *a, pool *p, lq_err *err)
 {
-    if (!arch_has(m->cfg, R_HYPER_END_FN, -1)) return LQ_OK;
-    lq_status s = load_linear(&l->lin[R_HYPER_END_FN], m, R_HYPER_END_FN, -1, -1, a, p, err);
-    for (arch_role r = R_HYPER_END_BASE; r <= R_HYPER_END_SCALE && !s; r++)
-        s = load_vector(&l->vec[r], m, r, -1, a, err);
+    lq_status s = LQ_OK;
+    for (arch_role r = R_HYPER_END_FN; r <= R_HYPER_END_UP && !s; r++) {
+        if (!arch_has(m->cfg, r, -1)) continue;
+        s = arch_role_kind(r) == ARCH_VECTOR ? load_vector(&l->vec[r], m, r, -1, a, err)
+                                             : load_linear(&l->lin[r], m, r, -1, -1, a, p, err);
+    }
     return s;
 }
 

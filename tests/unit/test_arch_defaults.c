@@ -175,6 +175,10 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           10000, false },
         { "qwen3_5_moe_text", "", "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 256, 8, 512, 512,
           1e-6, 10000, false },
+        { "qwen4_exp_text",
+          ",\"indexer_n_heads\":4,\"indexer_head_dim\":256,\"indexer_budget\":64,"
+          "\"indexer_compress_ratio\":4",
+          "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 512, 10, 512, 512, 1e-6, 10000, false },
         { "lfm2", "", "aaaaaaaa", 8, 64, 0, 0, 0, 0, 3, 128000, 0, 0, 0, 0, 1e-5, 1e6, true },
         { "lfm2_moe", "", "aaAAAAAA", 8, 64, 0, 0, 0, 0, 3, 128000, 32, 4, 1792, 0, 1e-5, 1e6,
           true },

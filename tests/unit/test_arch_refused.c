@@ -8,6 +8,10 @@
 
 #define LARGE "{\"model_type\":\"mistral_large4_text\"," BASE
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
+#define QWEN4_OF(dim, budget, every)                                                              \
+    "{\"model_type\":\"qwen4_exp_text\"," BASE ",\"indexer_n_heads\":4,\"indexer_head_dim\":" dim \
+    ",\"indexer_budget\":" budget ",\"indexer_compress_ratio\":" every
+#define QWEN4 QWEN4_OF("256", "64", "4")
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
 #define ERNIE_VL "{\"model_type\":\"ernie4_5_vl_moe_text\"," BASE
 #define LONGCAT "{\"model_type\":\"longcat_flash\"," BASE
@@ -652,6 +656,31 @@ TEST(a_wrong_config_is_refused_by_key)
         { "GLM-5-Next with layers of another kind",
           GLM5 ",\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\"]}",
           "layer_types: expected linear_attention or indexed_attention" },
+        { "Qwen4-Exp with layers of another kind",
+          QWEN4 ",\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\"]}",
+          "layer_types: expected linear_attention or indexed_attention, found \"mamba\"" },
+        { "Qwen4-Exp with kinds of some layers", QWEN4 ",\"layer_types\":[\"full_attention\"]}",
+          "layer_types" },
+        { "Qwen4-Exp with embeddings of n-grams", QWEN4 ",\"ple_layer_ids\":[1]}",
+          "ple_layer_ids: expected no layers" },
+        { "Qwen4-Exp with another gate", QWEN4 ",\"output_gate_type\":\"gelu\"}",
+          "output_gate_type: expected silu" },
+        { "Qwen4-Exp with two keys to a position", QWEN4 ",\"indexer_kv_heads\":2}",
+          "indexer_kv_heads" },
+        { "Qwen4-Exp with groups of three", QWEN4_OF("256", "66", "3") "}",
+          "indexer_compress_ratio: expected a power of two" },
+        { "Qwen4-Exp with a choice of parts of groups", QWEN4_OF("256", "66", "4") "}",
+          "indexer_compress_ratio: expected a power of two up to 16 that divides indexer_budget" },
+        { "Qwen4-Exp without an indexer", "{\"model_type\":\"qwen4_exp_text\"," BASE "}",
+          "indexer_n_heads: expected" },
+        { "Qwen4-Exp whose indexer's heads rotate in part", QWEN4_OF("128", "64", "4") "}",
+          "indexer_head_dim: expected" },
+        { "Qwen4-Exp whose angles depend on the length",
+          QWEN4 ",\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2,\"rope_theta\":1e4}}",
+          "rope: expected angles that do not depend on the length" },
+        { "Qwen4-Exp with gates of no rank", QWEN4 ",\"hc_lowrank\":0}", "hyper_rank: expected" },
+        { "Qwen4-Exp with one stream too many", QWEN4 ",\"hc_count\":9}", "hc_count: expected" },
+        { "Qwen4-Exp with one stream", QWEN4 ",\"hc_count\":1}", "hc_count: expected" },
         { "GLM-5-Next with kinds of some layers", GLM5 ",\"layer_types\":[\"linear_attention\"]}",
           "layer_types: expected a string for each of 4 layers" },
         { "GLM-5-Next with a layer that shares a choice",

@@ -1,5 +1,6 @@
 /* formats/arch/rows/hybrid.c - models whose layers carry a state: gated delta rule, short convolution,
  * Mamba and Mamba-2; most have some layers of attention between. */
+#include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
@@ -260,6 +261,51 @@ static lq_status without_experts(arch_config *c, const cJSON *config, lq_err *er
     return LQ_OK;
 }
 
+/* ---- Qwen4-Exp ---- */
+
+/* Each layer that attends has an indexer, whatever it is called. */
+static lq_status qwen4_words(cJSON *j, lq_err *err)
+{
+    cJSON *types = cJSON_GetObjectItemCaseSensitive(j, "layer_types");
+    for (cJSON *t = cJSON_IsArray(types) ? types->child : NULL; t; t = t->next) {
+        const char *word = cJSON_IsString(t) ? t->valuestring : "";
+        const bool indexed = strcmp(word, "indexed_attention") == 0;
+        if (indexed && !cJSON_SetValuestring(t, "full_attention"))
+            return lq_fail(err, LQ_ENOMEM, "layer_types: no memory");
+        if (!indexed && strcmp(word, "linear_attention") != 0 &&
+            strcmp(word, "full_attention") != 0)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_types: expected linear_attention or indexed_attention, found "
+                           "\"%.40s\"",
+                           word);
+    }
+    return LQ_OK;
+}
+
+static lq_status several_streams(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->hyper = 4;
+    if (!v || js_whole(v, 2, ARCH_MAX_STREAMS, &c->hyper)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an integer 2..%d", key, ARCH_MAX_STREAMS);
+}
+
+/* Layers, counted from 1, that add embeddings of n-grams. */
+static lq_status no_ngrams(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (!v || (cJSON_IsArray(v) && !v->child)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected no layers with embeddings of n-grams, for which there is no code",
+                   key);
+}
+
+/* Of a layer with a state; null: hidden_act's, which is SiLU. */
+static lq_status output_gate(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->w.mix_sigmoid = cJSON_IsString(v) && strcmp(v->valuestring, "sigmoid") == 0;
+    return c->w.mix_sigmoid ? LQ_OK : arch_key_must(key, v, "silu", err);
+}
+
 /* ---- what has one value ---- */
 
 static lq_status must_be_relu2(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -318,6 +364,27 @@ static const arch_name qwen35_moe_names[] = {
     PRE_NORMS(BIAS_NO),
     SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
     QK_NORMS,
+    QWEN35_DELTA,
+    QWEN_EXPERTS,
+    END,
+};
+#define GATED_STREAMS(norm, at) \
+    { norm, at "hc_norm", 0, BIAS_NO }, \
+    { (arch_role)((norm) + 1), at "input_mix_weight_down", 0, BIAS_NO }, \
+    { (arch_role)((norm) + 2), at "input_mix_weight_up", 0, BIAS_NO }
+static const arch_name qwen4_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    GATED_STREAMS(R_HYPER_END_NORM, "@hyper_connection_mixer."),
+    GATED_STREAMS(R_HYPER_ATTN_NORM, LAYER "attn_hyper_connection."),
+    { R_HYPER_ATTN_POST, LAYER "attn_hyper_connection.block_inject_weight", 0, BIAS_NO },
+    GATED_STREAMS(R_HYPER_MLP_NORM, LAYER "mlp_hyper_connection."),
+    { R_HYPER_MLP_POST, LAYER "mlp_hyper_connection.block_inject_weight", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_INDEX_Q, LAYER "self_attn.indexer.index_qk_proj", 0, BIAS_NO },
+    { R_INDEX_Q_NORM, LAYER "self_attn.indexer.q_layernorm", 0, BIAS_NO },
+    { R_INDEX_K_NORM, LAYER "self_attn.indexer.k_layernorm", 0, BIAS_NO },
     QWEN35_DELTA,
     QWEN_EXPERTS,
     END,
@@ -694,6 +761,19 @@ static const arch_key qwen3_next_keys[] = {
 };
 static const arch_key qwen35_keys[] = { DELTA_KEYS, NO_KEY };
 static const arch_key qwen35_moe_keys[] = { DELTA_KEYS, QWEN_EXPERT_KEYS(256, 8), NO_KEY };
+static const arch_key qwen4_keys[] = {
+    DELTA_KEYS, NORM_TOPK(1), QWEN_EXPERT_KEYS(512, 10),
+    { "hc_count", KEY_FN, 0, NONE, several_streams },
+    { "hc_lowrank", KEY_INT, AT(hyper_rank), 320, NULL },
+    { "indexer_n_heads", KEY_INT, AT(index_heads), 0, NULL },
+    MUST("indexer_kv_heads", 1),
+    { "indexer_head_dim", KEY_INT, AT(index_dim), 0, NULL },
+    { "indexer_budget", KEY_INT, AT(index_topk), 0, NULL },
+    { "indexer_compress_ratio", KEY_INT, AT(index_every), 0, NULL },
+    { "output_gate_type", KEY_FN, 0, NONE, output_gate },
+    { "ple_layer_ids", KEY_FN, 0, NONE, no_ngrams },
+    NO_KEY,
+};
 #define QWEN_GATED RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD, .q_gated = true
 #define QWEN_DELTA \
     .mixer = MIX_DELTA, .def_full_every = 4, .def_head_dim = 256, .def_partial = 0.25, \
@@ -731,6 +811,12 @@ const arch_row arch_rows_hybrid[] = {
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
       .names = qwen35_moe_names, .keys = qwen35_moe_keys, .mtp = &qwen_mtp, QWEN_DELTA,
       .def_kv_heads = 2, .def_ffn = 1 },
+    { "Qwen4ExpForCausalLM", "qwen4_exp_text",
+      .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true, .index_half = true,
+             .hyper_apart = true },
+      MODEL, .names = qwen4_names, .keys = qwen4_keys, .respell = qwen4_words, .mixer = MIX_DELTA,
+      .def_full_every = 4, .def_kv_heads = 2, .def_head_dim = 256, .def_ffn = 1,
+      .def_max_pos = 32768 },
     { "Lfm2ForCausalLM", "lfm2", "plain", "block_auto_adjust_ff_dim=false",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL, .names = lfm2_names,
       .keys = lfm2_plain_keys, LFM2 },

@@ -25,6 +25,11 @@ DELTA = dict(SIZES, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=
              linear_value_head_dim=12, tie_word_embeddings=True)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8)
 
+QWEN4 = dict({k: v for k, v in DELTA.items() if k != "intermediate_size"}, **EXPERTS, hidden_size=16, hc_count=3,
+             hc_lowrank=6, indexer_n_heads=3, indexer_kv_heads=1, indexer_head_dim=6, indexer_budget=8,
+             indexer_compress_ratio=4, output_gate_type="sigmoid", tie_word_embeddings=False,
+             rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25))
+
 GRANITE_H = dict(SIZES, mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=8, mamba_d_head=16, mamba_expand=2,
                  shared_intermediate_size=32, embedding_multiplier=2.0, attention_multiplier=0.3,
                  residual_multiplier=0.5, logits_scaling=3.0, layer_types=["linear_attention", "full_attention"])
@@ -52,6 +57,8 @@ MODELS = {
     "qwen3.5-moe": ("Qwen3_5MoeForCausalLM:Qwen3_5MoeTextConfig", dict(
         {k: v for k, v in DELTA.items() if k != "intermediate_size"}, **EXPERTS,
         layer_types=["full_attention", "linear_attention"])),
+    "qwen4-exp": ("Qwen4ExpForCausalLM:Qwen4ExpTextConfig", dict(QWEN4, layer_types=[
+        "linear_attention", "indexed_attention"])),
     "lfm2": ("Lfm2", dict(SIZES, num_hidden_layers=3, block_multiple_of=8, intermediate_size=48, layer_types=[
         "conv", "full_attention", "conv"], conv_bias=True)),
     "lfm2-moe": ("Lfm2Moe", dict(SIZES, num_dense_layers=1, num_experts=4, num_experts_per_tok=2,
@@ -100,7 +107,7 @@ LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falc
            "minimax": 24, "minimax-m1": 24, "zaya": 24, "zamba2": 16, "zamba2-blocks": 24}  # others: 32
 # What an aside of Zamba2 puts out is normed with no residual beside it, so that rounding grows: branches are kept small.
 QUIETER = {"embed": 4, "out_proj": 0.3, "linear.": 0.3, "q_proj": 0.5, "adapter_list": 0.5}
-ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "RecurrentGemma")
+ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "Qwen4Exp", "RecurrentGemma")
 
 
 def fill(model, g):
