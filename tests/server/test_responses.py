@@ -1,5 +1,8 @@
 """OpenAI's Responses API: /v1/responses, against the scripted engine."""
+import contextlib
 import json
+import os
+import pathlib
 import re
 import socket
 import time
@@ -646,8 +649,9 @@ def test_a_folder_of_responses(llmq, tmp_path):
     assert r.returncode and f"--response-store-dir: {kept}: expected a folder of this user" in r.stderr
 
 
-def late(server, ask):
-    """The stream, of which a client with little room begins to read when all of it is made."""
+@contextlib.contextmanager
+def unread(server, ask):
+    """The socket of a client with little room that has not begun to read when all of its stream is made."""
     with socket.socket() as c:
         c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = server.url.removeprefix("http://").split(":")
@@ -656,8 +660,17 @@ def late(server, ask):
         c.sendall(b"POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
                   % (PATH.encode(), len(data)) + data)
         time.sleep(2)
-        answer = b"".join(iter(lambda: c.recv(65536), b""))
+        yield c
+
+
+def late(client):
+    answer = b"".join(iter(lambda: client.recv(65536), b""))
     return events_of(answer.split(b"\r\n\r\n", 1)[1])
+
+
+def cpu_seconds(pid):
+    spent = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("routed", [False, True])
@@ -669,7 +682,11 @@ def test_an_end_that_says_all_again_reaches_who_reads_late(llmq, tmp_path, route
     ask = {"model": "tiny" if routed else TINY.name, "input": "Lily", "temperature": 0, "max_output_tokens": 400,
            "top_logprobs": 20, "include": ["message.output_text.logprobs"]}
     with Server(llmq, folder if routed else TINY, log=tmp_path / "log") as s:
-        events = late(s, ask)
+        with unread(s, ask) as client:
+            before = cpu_seconds(s.process.pid)
+            time.sleep(2)
+            assert cpu_seconds(s.process.pid) - before < 0.5  # who waits for a client sleeps
+            events = late(client)
         assert events[-1]["type"] in ("response.completed", "response.incomplete")
         sizes = [len(json.dumps(e)) for e in events]
         assert sum(sizes[:-4]) < 1 << 20 < sum(sizes[-4:]), (sum(sizes[:-4]), sum(sizes[-4:]))

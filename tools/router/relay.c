@@ -17,8 +17,8 @@ struct hop {
     CURL *easy;
     struct curl_slist *headers;
     bool began, streams, cut; /* cut: the client is gone, or its connection is to be */
-    bool paused;              /* until its client has read more */
     bool whole_only;          /* and it streams: refused */
+    size_t waits; /* bytes that its client has no room for: it is paused. 0: it is not */
     lq_buf body;
     char kept[MAX_HEADERS][MAX_HEADER]; /* of the answer */
     size_t n_kept;
@@ -90,7 +90,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *user)
     if (!h->began) begin_answer(h);
     if (atomic_load(h->c.gone)) h->cut = true;
     if (h->streams && !h->cut && http_stream_room(h->c.r) < n) {
-        h->paused = true;
+        h->waits = n;
         return CURL_WRITEFUNC_PAUSE;
     }
     if (h->streams && !h->cut) h->cut = !http_stream_write(h->c.r, data, n);
@@ -235,19 +235,19 @@ static void end_finished(relay *y)
     }
 }
 
-/* Streams whose clients have read what waited, or are gone, go on: the model's server judges who is too slow. Are others
- * left? */
+/* Streams whose clients have room again for what waits, or are gone, go on: the model's server judges who is too slow. Are
+ * others left? With less room they would be paused at once, and curl would never sleep. */
 static bool resume(relay *y)
 {
     bool left = false;
     for (hop *h = y->hops, *next; h; h = next) {
         next = h->next;
-        if (!h->paused) continue;
-        if (http_stream_room(h->c.r) > 0 || atomic_load(h->c.gone)) {
-            h->paused = false;
+        if (!h->waits) continue;
+        if (http_stream_room(h->c.r) >= h->waits || atomic_load(h->c.gone)) {
+            h->waits = 0;
             curl_easy_pause(h->easy, CURLPAUSE_CONT);
         }
-        left |= h->paused;
+        left |= h->waits > 0;
     }
     return left;
 }
