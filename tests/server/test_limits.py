@@ -18,6 +18,7 @@ OTHERS = {
     "MAX_NAME": "a file of --file-store-dir", "MAX_JSON": "likewise",
     "ENG_MAX_WAKE": "a mark of a template and a function's name", "MAX_MARK": "a template's mark",
     "MAX_MARKS": "marks that may come at one place",
+    "HTTP_REPEAT_MAX": "of an answer, which max_backlog does not count",
 }
 MODELS = re.compile(r"tok_|tok\.|chat_set|model_|eval|load|kv\.|forward|metrics|sentence")  # files that read models, not requests
 
