@@ -89,6 +89,19 @@ static lq_status read_said(tao_weight *w, const hf_quant *h, const char *module,
 }
 
 /* ---- inputs ---- */
+/* What inputs are rounded to that has no rounding here; NULL: it has. */
+static const char *other_rounding(const cJSON *how)
+{
+    static const char *const bounds[] = { "hp_value_lb", "hp_value_ub" };
+    const cJSON *type = js_get(how, "float8_dtype");
+    const char *name = type ? cJSON_GetStringValue(js_get(type, "_data")) : NULL;
+    if (cJSON_IsTrue(js_get(how, "reduce_range"))) return "7-bit inputs";
+    for (size_t i = 0; i < LQ_COUNT(bounds); i++)
+        if (cJSON_IsNumber(js_get(how, bounds[i]))) return "8-bit inputs of a bounded scale";
+    return type && (!name || strcmp(name, "float8_e4m3fn") != 0) ? "inputs of another 8-bit float"
+                                                                 : NULL;
+}
+
 /* Symmetric ones by token, or of a fixed scale; others are not rounded. */
 static lq_status read_inputs(qt_scheme *s, hf_quant *h, const tao_weight *w, qt_act act,
                              lq_err *err)
@@ -112,6 +125,7 @@ static lq_status read_inputs(qt_scheme *s, hf_quant *h, const tao_weight *w, qt_
     if (st) return lq_wrap(err, st, "act_quant_kwargs");
     if (zero || strcmp(mapping, "SYMMETRIC") != 0)
         return hf_note_weight_only(h, "asymmetric 8-bit inputs", err);
+    if (other_rounding(how)) return hf_note_weight_only(h, other_rounding(how), err);
     s->act = act;
     if (scale && src_elements(scale) == 1) return hf_one_float(&s->act_scale, scale, err);
     const char *by = "";
@@ -366,7 +380,6 @@ static lq_status make_int4(hf_quant *h, const tao_weight *w, lq_err *err)
     const char *type = "bfloat16";
     qt_tensor q = { .scheme = with_bias(w->cols) };
     lq_status st = shape_of(&q, w, err);
-    if (!st) st = refuse_scaled(h, w, err);
     if (!st) st = hf_take(h, w->module, "._weight_qdata", true, bytes, 2, &codes, err);
     if (!st) st = hf_take(h, w->module, "._weight_scale", true, HF_FLOATS, 2, &scale, err);
     if (!st) st = hf_take(h, w->module, "._weight_zero_point", true, HF_FLOATS, 2, &zero, err);
@@ -395,7 +408,6 @@ static lq_status make_tiles(hf_quant *h, const tao_weight *w, lq_err *err)
     const src_tensor *codes, *scale;
     qt_tensor q = { .scheme = with_bias(w->cols) };
     lq_status st = shape_of(&q, w, err);
-    if (!st) st = refuse_scaled(h, w, err);
     if (!st) st = hf_take(h, w->module, "._weight_qdata", true, i32, 4, &codes, err);
     if (!st) st = hf_take(h, w->module, "._weight_scale_and_zero", true, HF_FLOATS, 3, &scale, err);
     if (st) return st;
@@ -430,6 +442,7 @@ static lq_status make_one(hf_quant *h, const char *module, lq_err *err)
     tao_weight w;
     size_t i = 0;
     lq_status st = read_said(&w, h, module, err);
+    if (!st) st = refuse_scaled(h, &w, err);
     while (!st && i < LQ_COUNT(classes) && strcmp(classes[i].type, w.type) != 0)
         i++;
     if (!st && i < LQ_COUNT(classes))

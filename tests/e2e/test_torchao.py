@@ -124,10 +124,13 @@ def test_weights_are_those_of_their_class(llmq, tmp_path, scheme, pack):
 ROWS = {"_type": "PerRow", "_data": {"dim": -1}}
 INPUTS = [("i8-row-a8", "Int8Tensor", {"granularity": ROWS, "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"}}),
           ("i8-row", "Int8Tensor", {"granularity": ROWS, "mapping_type": {"_type": "MappingType", "_data": "ASYMMETRIC"}}),
-          ("fp8-e4m3-tensor-af8", "Float8Tensor", {"granularity": {"_type": "PerTensor", "_data": {}}})]
+          ("i8-row", "Int8Tensor", {"granularity": ROWS, "reduce_range": True}),
+          ("fp8-e4m3-tensor-af8", "Float8Tensor", {"granularity": {"_type": "PerTensor", "_data": {}}}),
+          ("fp8-e4m3-tensor", "Float8Tensor", {"granularity": ROWS, "hp_value_lb": None, "hp_value_ub": 2.5}),
+          ("fp8-e4m3-tensor", "Float8Tensor", {"granularity": ROWS, "float8_dtype": {"_type": "torch.dtype", "_data": "float8_e5m2"}})]
 
 
-@pytest.mark.parametrize("scheme,kind,how", INPUTS, ids=[i[0] for i in INPUTS])
+@pytest.mark.parametrize("scheme,kind,how", INPUTS)
 def test_inputs_are_rounded_as_it_says(llmq, tmp_path, scheme, kind, how):
     pack = Torchao(kind, {"all": kind == "Float8Tensor", "act_quant_kwargs": {"_type": "Kwargs", "_data": how}}, 1 << 20)
     a, _ = two_folders(tmp_path, "bitnet", QUANT, pack, lambda name: "_proj" in name, pack.said)
@@ -167,3 +170,14 @@ def test_what_is_not_known_is_refused(llmq, tmp_path, damage, says):
     a, _ = two_folders(tmp_path, "bitnet", QUANT, damaged, lambda name: "_proj" in name, pack.said)
     line = refused(llmq, tmp_path, "logits", a, "--ids", "1,2", "-o", tmp_path / "o")
     assert says in line and Q in line, line
+
+
+@pytest.mark.parametrize("pack", [p for _, p in CLASSES[:1] + CLASSES[-4:]], ids=lambda p: p.kind)
+def test_inputs_that_are_scaled_first_are_refused(llmq, tmp_path, pack):
+    """By SmoothQuant or AWQ: whichever class has the scale beside it."""
+    def scaled(name, shape, w):
+        parts, values = pack(name, shape, w)
+        return {**parts, name.replace(".weight", "._weight_act_pre_scale"): ("BF16", shape[1:], bf16([2] * shape[1]))}, values
+
+    a, _ = two_folders(tmp_path, "bitnet", QUANT, scaled, lambda name: "_proj" in name, pack.said)
+    assert "act_pre_scale: inputs that are scaled first" in refused(llmq, tmp_path, "logits", a, "--ids", "1,2", "-o", tmp_path / "o")
