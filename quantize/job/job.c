@@ -147,12 +147,14 @@ static lq_status tune(job_run *r, lq_err *err)
     enum { SAVE_SECS = 300 };
     const qz_effort *e = qz_effort_of(r->j->o);
     const int steps = qz_tune_steps(r->j->o);
+    lq_err unkept = { "" };
     const tune_opts o = { .steps = steps,
                           .batch = e->batch,
                           .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
                           .states_dir = r->memory.states ? r->state.at.dir : NULL,
                           .resume_dir = comm_size(r->j->ranks) > 1 ? NULL : r->state.at.dir,
                           .save_secs = SAVE_SECS,
+                          .unkept = &unkept,
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
@@ -170,7 +172,11 @@ static lq_status tune(job_run *r, lq_err *err)
     machine_give_back(r->memory.rss); /* what rounding freed, which is counted as free */
     s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
     tuning_text_free(&r->text);
-    char line[160];
+    char line[160 + sizeof unkept.msg];
+    if (s == LQ_EINTR && unkept.msg[0]) {
+        snprintf(line, sizeof line, "how far training is could not be kept: %s", unkept.msg);
+        job_say(r, line);
+    }
     if (!s && r->tuned.began) {
         snprintf(line, sizeof line,
                  "tuning: went on from step %d of %d, which an earlier run had done",

@@ -444,13 +444,15 @@ static void save(tuner *t)
 {
     const double began = lq_now();
     lq_status s = LQ_OK;
+    lq_err why = { "" };
     if (!t->o.resume_dir || t->saved_step == t->point.step) return;
     lq_report(t->job, "keeping what is trained", 0, 1);
     if (!t->answers_saved)
-        s = checkpoint_save(t->o.resume_dir, CHECKPOINT_ANSWERS, answer_pieces, t, NULL);
+        s = checkpoint_save(t->o.resume_dir, CHECKPOINT_ANSWERS, answer_pieces, t, &why);
     t->answers_saved = !s;
-    if (!s) s = checkpoint_save(t->o.resume_dir, CHECKPOINT_STATE, state_pieces, t, NULL);
+    if (!s) s = checkpoint_save(t->o.resume_dir, CHECKPOINT_STATE, state_pieces, t, &why);
     if (!s) t->saved_step = t->point.step;
+    if (t->o.unkept) *t->o.unkept = why;
     t->saved = lq_now();
     t->spent = t->saved - began;
 }

@@ -52,6 +52,7 @@ typedef struct {
     const char
         *resume_dir;  /* ... for how far training is (quantize/tune/checkpoint.h); NULL: not kept */
     double save_secs; /* between two times that it is kept, or 20 times what that takes */
+    lq_err *unkept;   /* why it could not be kept the last time; empty: it was. NULL: not told */
     bool keep;        /* what layers make forward is kept for the way back, where that fits */
     double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
     double rate_norm;  /* ... of a norm's weight */
@@ -78,7 +79,7 @@ typedef struct {
 } tune_text;
 
 /* The model is one that grad_covers (calib/backward.h). state: every layer is finished. When it is interrupted it keeps how
- * far it is; what cannot be kept because the disk is full fails nothing. Errors: LQ_ENOMEM, LQ_EINTR, those of reading the source and of comm.h. */
+ * far it is; what cannot be kept because the disk is full fails nothing, o->unkept says so. Errors: LQ_ENOMEM, LQ_EINTR, those of reading the source and of comm.h. */
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err);

@@ -1,4 +1,5 @@
 """quantize --method auto on layers of other kinds than the demo model's: what they have is trained, experts one at a time."""
+import contextlib
 import os
 import pathlib
 import pty
@@ -78,7 +79,7 @@ def test_experts_without_tokens_stay_as_they_were_rounded(llmq, auto, tmp_path):
 
 
 def interrupted_while_tuning(llmq, *args):
-    """Ctrl-C once most is done, which a terminal is told: the steps come last."""
+    """Ctrl-C once most is done, which a terminal is told: the steps come last. What it is told then."""
     ours, theirs = pty.openpty()
     p = llmq.start(*args, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
@@ -91,8 +92,13 @@ def interrupted_while_tuning(llmq, *args):
         assert piece, f"it ended before: {seen.decode()}"
         seen = seen[-200:] + piece
     p.send_signal(signal.SIGINT)
+    said = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(ours, 4096):
+            said += piece
     assert p.wait() == 130
     os.close(ours)
+    return said.decode()
 
 
 @pytest.mark.parametrize("folder,own", [("mixtral-moe", []), ("bamba", ["--memory-limit", "least"])])
@@ -113,6 +119,13 @@ def test_interrupted_training_goes_on_where_it_was(llmq, auto, tmp_path, folder,
     kept.write_bytes(bad)
     r = llmq.json(*args, "-o", tmp_path / "q2")
     assert r["resumed_parts"] and not r["resumed_steps"] and digest(tmp_path / "q2") == digest(tmp_path / "whole")
+    (tmp_path / "q2").unlink()
+
+    assert "not be kept" not in interrupted_while_tuning(llmq, *args, "-o", tmp_path / "q2")
+    unreadable(kept)
+    assert f"how far training is could not be kept: {kept}: " in interrupted_while_tuning(llmq, *args, "-o", tmp_path / "q2")
+    kept.rmdir()
+    assert not llmq.json(*args, "-o", tmp_path / "q2")["resumed_steps"] and digest(tmp_path / "q2") == digest(tmp_path / "whole")
     assert leftovers(tmp_path) == ["q", "q2", "whole"]
 
 
