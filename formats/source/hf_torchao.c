@@ -47,14 +47,10 @@ static lq_status typed(const char **type, const cJSON **data, const cJSON *o, lq
 static lq_status block_of(tao_weight *w, lq_err *err)
 {
     const cJSON *b = js_get(w->data, "block_size"), *last = b ? b->child : NULL;
-    if (!cJSON_IsArray(b) || cJSON_GetArraySize(b) != 2 || !cJSON_IsNumber(last) ||
-        !cJSON_IsNumber(last->next))
-        return lq_fail(err, LQ_EFORMAT, "block_size: expected two sizes");
-    w->rows = (int64_t)last->valuedouble;
-    w->cols = (int64_t)last->next->valuedouble;
-    return w->rows > 0 && w->cols > 0
-               ? LQ_OK
-               : lq_fail(err, LQ_EVALUE, "block_size: expected sizes from 1");
+    if (cJSON_IsArray(b) && cJSON_GetArraySize(b) == 2 && js_whole(last, 1, INT32_MAX, &w->rows) &&
+        js_whole(last->next, 1, INT32_MAX, &w->cols))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "block_size: expected two sizes from 1");
 }
 
 /* A zero point that is not there would be read as none. */
@@ -351,14 +347,10 @@ static lq_status make_fp8(hf_quant *h, const tao_weight *w, lq_err *err)
 /* The weight's own shape, which tiles are padded from. */
 static lq_status shape_of(qt_tensor *q, const tao_weight *w, lq_err *err)
 {
-    enum { MOST = 1 << 30 };
     const cJSON *shape = js_get(w->data, "shape"), *d = shape ? shape->child : NULL;
-    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) != 2 || !cJSON_IsNumber(d) ||
-        !cJSON_IsNumber(d->next) || d->valuedouble < 1 || d->next->valuedouble < 1 ||
-        d->valuedouble > MOST || d->next->valuedouble > MOST)
+    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) != 2 ||
+        !js_whole(d, 1, INT32_MAX, &q->N) || !js_whole(d->next, 1, INT32_MAX, &q->K))
         return lq_fail(err, LQ_EFORMAT, "shape: expected two sizes");
-    q->N = (int64_t)d->valuedouble;
-    q->K = (int64_t)d->next->valuedouble;
     if (w->rows == 1 && w->cols <= q->K && q->K % w->cols == 0) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "block_size: [%lld,%lld] of [%lld,%lld]",
                    (long long)w->rows, (long long)w->cols, (long long)q->N, (long long)q->K);

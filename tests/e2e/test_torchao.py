@@ -146,7 +146,8 @@ def change(**more):
 BAD = [(lambda d: {**d, "_type": "Int4PreshuffledTensor"}, 'a weight of class "Int4PreshuffledTensor" is not read'),
        (lambda d: {}, "_type: expected a string"),
        (change(block_size=[2, 32]), "block_size: [2,32] of [32,32]"),
-       (change(block_size=[0, 32]), "block_size: expected sizes from 1"),
+       (change(block_size=[0, 32]), "block_size: expected two sizes from 1"),
+       (change(block_size=[1, 32.7]), "block_size: expected two sizes from 1"),
        (change(block_size=[1, 24]), "block_size: [1,24] of [32,32]"),
        (change(block_size=[1, 16]), "expected 64 numbers, found 32"),
        (change(target_dtype={"_type": "torch.dtype", "_data": "uint4"}), 'target_dtype: expected int1 to int8, found "uint4"'),
@@ -155,7 +156,7 @@ BAD = [(lambda d: {**d, "_type": "Int4PreshuffledTensor"}, 'a weight of class "I
        (None, "expected what torchao says of it in the file's metadata, found nothing")]
 
 
-@pytest.mark.parametrize("damage,says", BAD, ids=[b[1] for b in BAD])
+@pytest.mark.parametrize("damage,says", BAD, ids=[f"{i} {b[1]}" for i, b in enumerate(BAD)])
 def test_what_is_not_known_is_refused(llmq, tmp_path, damage, says):
     pack = Torchao("IntxUnpackedToInt8Tensor", INT4)
 
