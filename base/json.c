@@ -438,6 +438,20 @@ const cJSON *js_get(const cJSON *o, const char *key)
     return cJSON_IsNull(v) ? NULL : v;
 }
 
+void js_drop(cJSON *o, const char *key) { cJSON_DeleteItemFromObjectCaseSensitive(o, key); }
+
+void js_put(cJSON *o, const char *key, cJSON *v)
+{
+    js_drop(o, key);
+    cJSON_AddItemToObject(o, key, v);
+}
+
+void js_rename(cJSON *o, const char *from, const char *to)
+{
+    cJSON *v = js_get(o, to) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(o, from);
+    if (v) js_put(o, to, v);
+}
+
 const char *js_describe(char out[64], const cJSON *v)
 {
     if (!v)

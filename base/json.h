@@ -65,6 +65,11 @@ lq_status js_f64(const cJSON *o, const char *key, bool required, double lo, doub
                  lq_err *err);
 lq_status js_bool(const cJSON *o, const char *key, bool required, bool *v, lq_err *err);
 lq_status js_str(const cJSON *o, const char *key, bool required, const char **v, lq_err *err);
+/* Of an object: the value of a key, in place of an earlier one (v is its own from here on); none; and the value of `from` as that
+ * of `to`, where this has none. */
+void js_put(cJSON *o, const char *key, cJSON *v);
+void js_drop(cJSON *o, const char *key);
+void js_rename(cJSON *o, const char *from, const char *to);
 /* One value as a whole number within lo..hi; false otherwise. */
 bool js_whole(const cJSON *v, int64_t lo, int64_t hi, int64_t *out);
 

@@ -15,14 +15,6 @@
 static const char FULL[] = "full_attention", INDEXED[] = "indexed_attention",
                   SLIDING[] = "sliding_attention";
 
-static void put(cJSON *j, const char *key, cJSON *value)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(j, key);
-    cJSON_AddItemToObject(j, key, value);
-}
-
-static void drop(cJSON *j, const char *key) { cJSON_DeleteItemFromObjectCaseSensitive(j, key); }
-
 static bool is_word(const cJSON *e, const char *word)
 {
     return cJSON_IsString(e) && strcmp(e->valuestring, word) == 0;
@@ -54,9 +46,9 @@ static lq_status name_kinds(cJSON *j, int64_t layers, lq_err *err)
         const bool chosen = said || !types ? indexed : is_word(e, INDEXED);
         cJSON_AddItemToArray(list, cJSON_CreateString(near ? SLIDING : chosen ? INDEXED : FULL));
     }
-    put(j, "layer_types", list);
-    drop(j, "use_dsa");
-    drop(j, "use_sliding_window");
+    js_put(j, "layer_types", list);
+    js_drop(j, "use_dsa");
+    js_drop(j, "use_sliding_window");
     return s;
 }
 
@@ -119,11 +111,11 @@ static lq_status name_sizes(cJSON *j, lq_err *err)
     for (size_t k = 0; k < LQ_COUNT(near_keys) && !s; k++) {
         const cJSON *v = one ? js_get(one, near_keys[k].all) : NULL;
         if (one && !v) v = js_get(j, near_keys[k].all);
-        drop(j, near_keys[k].own);
+        js_drop(j, near_keys[k].own);
         if (v) cJSON_AddItemToObject(j, near_keys[k].own, cJSON_Duplicate(v, true));
     }
     cJSON_Delete(none);
-    drop(j, "per_layer_config");
+    js_drop(j, "per_layer_config");
     return s;
 }
 
@@ -145,16 +137,16 @@ static lq_status name_rotations(cJSON *j, lq_err *err)
         const cJSON *from = nested ? js_get(said, i ? SLIDING : full) : said;
         cJSON *one = from ? cJSON_Duplicate(from, true) : cJSON_CreateObject();
         const cJSON *base = i && !said ? near : theta;
-        drop(one, "partial_rotary_factor");
+        js_drop(one, "partial_rotary_factor");
         if (!js_get(one, "rope_theta"))
-            put(one, "rope_theta",
-                base ? cJSON_Duplicate(base, true) : cJSON_CreateNumber(i && !said ? 5e4 : 8e7));
+            js_put(one, "rope_theta",
+                   base ? cJSON_Duplicate(base, true) : cJSON_CreateNumber(i && !said ? 5e4 : 8e7));
         cJSON_AddItemToObject(rope, i ? SLIDING : FULL, one);
     }
-    put(j, "rope_parameters", rope);
-    drop(j, "rope_scaling");
-    drop(j, "rope_theta");
-    drop(j, "swa_rope_theta");
+    js_put(j, "rope_parameters", rope);
+    js_drop(j, "rope_scaling");
+    js_drop(j, "rope_theta");
+    js_drop(j, "swa_rope_theta");
     return LQ_OK;
 }
 
@@ -179,11 +171,11 @@ static lq_status dots_words(cJSON *j, lq_err *err)
     if (!s) s = read_one(j, shared[0], shared[1], 1536, &width, err);
     if (!s) s = js_i64(j, "n_shared_experts", false, 1, 1024, &experts, err);
     if (s) return s;
-    put(j, "sliding_window", cJSON_CreateNumber((double)window));
-    drop(j, "sliding_window_size");
-    drop(j, shared[0]);
-    drop(j, shared[1]);
-    put(j, "shared_expert_intermediate_size", cJSON_CreateNumber((double)(width * experts)));
+    js_put(j, "sliding_window", cJSON_CreateNumber((double)window));
+    js_drop(j, "sliding_window_size");
+    js_drop(j, shared[0]);
+    js_drop(j, shared[1]);
+    js_put(j, "shared_expert_intermediate_size", cJSON_CreateNumber((double)(width * experts)));
     return LQ_OK;
 }
 

@@ -12,12 +12,6 @@ static const char FULL[] = "full_attention", SPARSE[] = "minimax_m3_sparse";
 
 /* ---- the publisher's words ---- */
 
-static void put(cJSON *j, const char *key, cJSON *v)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(j, key);
-    cJSON_AddItemToObject(j, key, v);
-}
-
 /* The layers' kinds by a number for each, where layer_types says nothing. */
 static lq_status name_layers(cJSON *j, const cJSON *freq, lq_err *err)
 {
@@ -27,7 +21,7 @@ static lq_status name_layers(cJSON *j, const cJSON *freq, lq_err *err)
     const cJSON *e = cJSON_IsArray(freq) ? freq->child : NULL;
     for (; e && js_whole(e, 0, INT32_MAX, &one); e = e->next)
         cJSON_AddItemToArray(types, cJSON_CreateString(one ? SPARSE : FULL));
-    put(j, "layer_types", types);
+    js_put(j, "layer_types", types);
     return cJSON_IsArray(freq) && !e ? LQ_OK
                                      : lq_fail(err, LQ_EVALUE,
                                                "sparse_attention_freq: expected a number for each "
@@ -63,7 +57,7 @@ static lq_status read_sparse(cJSON *j, const cJSON *sparse, lq_err *err)
         while (i < LQ_COUNT(words) && strcmp(words[i][0], v->string) != 0)
             i++;
         if (i < LQ_COUNT(words))
-            put(j, words[i][1], cJSON_Duplicate(v, true));
+            js_put(j, words[i][1], cJSON_Duplicate(v, true));
         else if (strcmp(v->string, "sparse_score_type") == 0)
             s = arch_key_must(v->string, v, "max", err);
         else if (strcmp(v->string, "sparse_disable_index_value") == 0)
@@ -90,7 +84,7 @@ static lq_status m3_words(cJSON *j, lq_err *err)
     cJSON_Delete(sparse);
     for (int i = 0; i < 2; i++) {
         cJSON *v = cJSON_DetachItemFromObjectCaseSensitive(j, widths[i][0]);
-        put(j, widths[i][1], v ? v : cJSON_CreateNumber(widest[i]));
+        js_put(j, widths[i][1], v ? v : cJSON_CreateNumber(widest[i]));
     }
     return s;
 }

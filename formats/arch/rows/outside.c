@@ -8,17 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static void drop(cJSON *j, const char *key) { cJSON_DeleteItemFromObjectCaseSensitive(j, key); }
-
-/* A key by another name, where that is not there. */
-static void rename_key(cJSON *j, const char *from, const char *to)
-{
-    cJSON *v = js_get(j, to) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(j, from);
-    if (!v) return;
-    drop(j, to);
-    cJSON_AddItemToObject(j, to, v);
-}
-
 /* ---- Qwen 1 ---- */
 
 /* Both halves of an MLP's width. */
@@ -73,7 +62,7 @@ static lq_status name_widths(cJSON *j, lq_err *err)
     lq_status s = js_i64(j, "ffn_dim_divisor", false, 1, ARCH_MAX_WIDTH, &by, err);
     if (!s) s = js_i64(j, "hidden_size", true, 1, ARCH_MAX_WIDTH, &hidden, err);
     if (s) return s;
-    drop(j, "intermediate_size");
+    js_drop(j, "intermediate_size");
     cJSON *widths = cJSON_AddArrayToObject(j, "intermediate_size");
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
         if (!cJSON_IsNumber(e) || !(e->valuedouble > 0 && e->valuedouble <= 1024)) break;
@@ -92,7 +81,7 @@ static void put_most(cJSON *j, const char *list, const char *key)
     for (const cJSON *e = cJSON_IsArray(all) ? all->child : NULL; e; e = e->next)
         if (cJSON_IsNumber(e) && e->valuedouble > most) most = e->valuedouble;
     if (!all) return;
-    drop(j, key);
+    js_drop(j, key);
     cJSON_AddNumberToObject(j, key, most);
 }
 
@@ -106,9 +95,9 @@ static lq_status openelm_words(cJSON *j, lq_err *err)
                                             { "share_input_output_layers",
                                               "tie_word_embeddings" } };
     /* Its code reads that key alone. */
-    if (js_get(j, "share_input_output_layers")) drop(j, "tie_word_embeddings");
+    if (js_get(j, "share_input_output_layers")) js_drop(j, "tie_word_embeddings");
     for (size_t i = 0; i < LQ_COUNT(names); i++)
-        rename_key(j, names[i][0], names[i][1]);
+        js_rename(j, names[i][0], names[i][1]);
     put_most(j, "num_query_heads", "num_attention_heads");
     put_most(j, "num_kv_heads", "num_key_value_heads");
     return name_widths(j, err);
@@ -158,7 +147,7 @@ static lq_status name_windows(cJSON *j, lq_err *err)
     bool any = false;
     int64_t on;
     if (!list || js_get(j, "layer_types")) return LQ_OK;
-    drop(j, "layer_types");
+    js_drop(j, "layer_types");
     cJSON *types = cJSON_AddArrayToObject(j, "layer_types");
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
         if (!js_whole(e, 0, 1, &on)) break;
@@ -166,7 +155,7 @@ static lq_status name_windows(cJSON *j, lq_err *err)
         cJSON_AddItemToArray(types,
                              cJSON_CreateString(on ? "sliding_attention" : "full_attention"));
     }
-    if (!any) drop(j, "sliding_window_size");
+    if (!any) js_drop(j, "sliding_window_size");
     if (cJSON_GetArraySize(types) == cJSON_GetArraySize(list)) return LQ_OK;
     return lq_fail(err, LQ_EVALUE, "%s: expected a one or a zero for each layer", key);
 }
@@ -182,7 +171,7 @@ static lq_status smallthinker_words(cJSON *j, lq_err *err)
     };
     const lq_status s = name_windows(j, err);
     for (size_t i = 0; i < LQ_COUNT(names) && !s; i++)
-        rename_key(j, names[i][0], names[i][1]);
+        js_rename(j, names[i][0], names[i][1]);
     return s;
 }
 
@@ -225,7 +214,7 @@ static lq_status name_each_window(cJSON *j, lq_err *err)
     static const char key[] = "interleaved_sliding_window";
     const cJSON *list = js_get(j, key), *window = js_get(j, "sliding_window");
     if (!list || js_get(j, "layer_types")) return LQ_OK;
-    drop(j, "layer_types");
+    js_drop(j, "layer_types");
     cJSON *types = cJSON_AddArrayToObject(j, "layer_types");
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next) {
         if (!cJSON_IsNull(e) && !cJSON_Compare(e, window, true)) break;
@@ -240,14 +229,14 @@ static lq_status plamo3_words(cJSON *j, lq_err *err)
 {
     double factor = 1;
     int64_t original = 0;
-    rename_key(j, "window_size", "sliding_window");
-    rename_key(j, "rope_local_theta", "rope_local_base_freq");
+    js_rename(j, "window_size", "sliding_window");
+    js_rename(j, "rope_local_theta", "rope_local_base_freq");
     lq_status s = name_each_window(j, err);
     if (!s) s = js_f64(j, "rope_scaling_factor", false, 1, 1e6, &factor, err);
     if (!s && factor > 1)
         s = js_i64(j, "initial_context_length", true, 1, INT32_MAX, &original, err);
     if (s || !(factor > 1)) return s;
-    drop(j, "rope_scaling");
+    js_drop(j, "rope_scaling");
     cJSON *rope = cJSON_AddObjectToObject(j, "rope_scaling");
     cJSON_AddStringToObject(rope, "rope_type", "yarn");
     cJSON_AddNumberToObject(rope, "factor", factor);
@@ -286,9 +275,9 @@ static lq_status grok_words(cJSON *j, lq_err *err)
     const lq_status s = rope ? js_str(rope, "rope_type", false, &kind, err) : LQ_OK;
     if (s || strcmp(kind, "original") != 0) return s;
     for (size_t i = 0; i < LQ_COUNT(unread); i++)
-        drop(j, unread[i]);
+        js_drop(j, unread[i]);
     for (size_t i = 0; i < LQ_COUNT(of_rope); i++)
-        drop(rope, of_rope[i]);
+        js_drop(rope, of_rope[i]);
     return LQ_OK;
 }
 

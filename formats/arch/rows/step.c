@@ -14,17 +14,6 @@
 
 static const char FULL[] = "full_attention", SLIDING[] = "sliding_attention";
 
-static void drop(cJSON *j, const char *key) { cJSON_DeleteItemFromObjectCaseSensitive(j, key); }
-
-/* A key by another name, where that is not there. */
-static void rename_key(cJSON *j, const char *from, const char *to)
-{
-    cJSON *v = js_get(j, to) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(j, from);
-    if (!v) return;
-    drop(j, to);
-    cJSON_AddItemToObject(j, to, v);
-}
-
 /* A list for the model's layers and those of MTP: the first alone. */
 static void cut_list(cJSON *j, const char *key, int64_t layers, int64_t more)
 {
@@ -40,7 +29,7 @@ static lq_status name_mlps(cJSON *j, int64_t layers, lq_err *err)
     static const char key[] = "moe_layers_enum";
     const cJSON *v = js_get(j, key);
     const char *text = cJSON_GetStringValue(v);
-    if (!v || js_get(j, "mlp_layer_types")) return drop(j, key), LQ_OK;
+    if (!v || js_get(j, "mlp_layer_types")) return js_drop(j, key), LQ_OK;
     bool ok = text || cJSON_IsArray(v);
     char *in = calloc((size_t)layers, 1);
     if (!in) return lq_fail(err, LQ_ENOMEM, "no memory for %lld layers", (long long)layers);
@@ -57,8 +46,8 @@ static lq_status name_mlps(cJSON *j, int64_t layers, lq_err *err)
         if (ok && i < layers) in[i] = 1;
     }
     if (ok) {
-        drop(j, key);
-        drop(j, "mlp_layer_types");
+        js_drop(j, key);
+        js_drop(j, "mlp_layer_types");
         cJSON *list = cJSON_AddArrayToObject(j, "mlp_layer_types");
         for (int64_t i = 0; i < layers; i++)
             cJSON_AddItemToArray(list, cJSON_CreateString(in[i] ? "sparse" : "dense"));
@@ -104,12 +93,12 @@ static lq_status name_rotations(cJSON *j, lq_err *err)
             cJSON_AddItemToObject(one, v->string, cJSON_Duplicate(v, true));
     }
     if (rope) {
-        drop(j, "rope_parameters");
+        js_drop(j, "rope_parameters");
         cJSON_AddItemToObject(j, "rope_parameters", rope);
-        drop(j, "rope_scaling");
+        js_drop(j, "rope_scaling");
     }
-    drop(j, "rope_theta");
-    drop(j, "partial_rotary_factors");
+    js_drop(j, "rope_theta");
+    js_drop(j, "partial_rotary_factors");
     return s;
 }
 
@@ -141,9 +130,9 @@ static lq_status name_heads(cJSON *j, lq_err *err)
         cJSON_AddItemToArray(list, cJSON_Duplicate(window ? own : all, true));
     }
     if (list) cJSON_AddItemToObject(j, "num_attention_heads_per_layer", list);
-    drop(j, key);
-    drop(j, "per_layer_config");
-    drop(j, "num_sliding_attention_heads");
+    js_drop(j, key);
+    js_drop(j, "per_layer_config");
+    js_drop(j, "num_sliding_attention_heads");
     return LQ_OK;
 }
 
@@ -160,11 +149,11 @@ static lq_status step_words(cJSON *j, lq_err *err)
     if (s) return s;
     for (size_t i = 0; i < LQ_COUNT(lists); i++)
         cut_list(j, lists[i], layers, more);
-    rename_key(j, "num_attention_groups", "num_key_value_heads");
-    rename_key(j, "moe_top_k", "num_experts_per_tok");
-    rename_key(j, "share_expert_dims", "share_expert_dim");
+    js_rename(j, "num_attention_groups", "num_key_value_heads");
+    js_rename(j, "moe_top_k", "num_experts_per_tok");
+    js_rename(j, "share_expert_dims", "share_expert_dim");
     if (!js_get(j, "layer_types")) {
-        drop(j, "layer_types");
+        js_drop(j, "layer_types");
         cJSON *types = cJSON_AddArrayToObject(j, "layer_types");
         for (int64_t i = 0; i < layers; i++)
             cJSON_AddItemToArray(types, cJSON_CreateString(FULL));

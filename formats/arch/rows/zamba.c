@@ -30,12 +30,6 @@ static cJSON *split_kinds(const cJSON *said, lq_err *err)
     return all;
 }
 
-static void put(cJSON *j, const char *key, cJSON *value)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(j, key);
-    cJSON_AddItemToObject(j, key, value);
-}
-
 /* hybrid_layer_ids, and num_hidden_layers, beside the list say the same. */
 static lq_status check_ids(const cJSON *j, const cJSON *said, lq_err *err)
 {
@@ -89,10 +83,10 @@ static lq_status zamba_words(cJSON *j, lq_err *err)
         return s;
     }
     cJSON_DeleteItemFromObjectCaseSensitive(j, "layer_types");
-    put(j, "num_hidden_layers", cJSON_CreateNumber(cJSON_GetArraySize(all)));
-    put(j, kinds, all);
+    js_put(j, "num_hidden_layers", cJSON_CreateNumber(cJSON_GetArraySize(all)));
+    js_put(j, kinds, all);
     dim = 2 * hidden / heads;
-    put(j, "head_dim", cJSON_CreateNumber((double)dim));
+    js_put(j, "head_dim", cJSON_CreateNumber((double)dim));
     return LQ_OK;
 }
 
