@@ -552,6 +552,7 @@ static lq_status read_config(arch_config *c, const cJSON *j, const cJSON *outer,
     if (!s && c->w.pos == POS_ROPE) s = arch_rope_parse(c, j, err);
     if (!s) s = arch_read_layers(c, j, err);
     if (!s) s = arch_check_keys(c, j, err);
+    if (!s) s = arch_ngrams_fit(c, err);
     return s ? s : arch_config_check(c, err);
 }
 

@@ -336,7 +336,16 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MLP_JOIN, "mlp_join", ARCH_VECTOR)                                                                                    \
     X(R_MLP_JOIN_Y_ADD, "mlp_join_y_add", ARCH_VECTOR)                                                                        \
     X(R_MLP_JOIN_X_BY, "mlp_join_x_by", ARCH_VECTOR)                                                                          \
-    X(R_MLP_JOIN_X_ADD, "mlp_join_x_add", ARCH_VECTOR)
+    X(R_MLP_JOIN_X_ADD, "mlp_join_x_add", ARCH_VECTOR)                                                                        \
+    /* Embeddings of n-grams (runtime/forward/forward_ngram.c): rows of heads, of one tensor or of several, one behind the  \
+     * other; what they make for each stream and for all; norms of streams; taps of their channels */ \
+    X(R_NGRAM_TABLE, "ngram_table", ARCH_MATRIX)                                                                              \
+    X(R_NGRAM_KEY, "ngram_key", ARCH_MATRIX)                                                                                  \
+    X(R_NGRAM_VALUE, "ngram_value", ARCH_MATRIX)                                                                              \
+    X(R_NGRAM_KEY_NORM, "ngram_key_norm", ARCH_VECTOR)                                                                        \
+    X(R_NGRAM_QUERY_NORM, "ngram_query_norm", ARCH_VECTOR)                                                                    \
+    X(R_NGRAM_CONV_NORM, "ngram_conv_norm", ARCH_VECTOR)                                                                      \
+    X(R_NGRAM_CONV, "ngram_conv", ARCH_VECTOR)
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -410,7 +419,8 @@ typedef enum {
     NAME_BLOCKS = 65536,     /* square matrices, [blocks, n, n], read as vectors */
     NAME_BEFORE = 131072,    /* a norm's weights multiply what it reads, not what it gives */
     NAME_HEAD_TAPS = 262144, /* a convolution within heads, [channels, head_dim, head_taps] */
-    NAME_BIAS_BARE = 524288  /* its bias is the name + "_bias" */
+    NAME_BIAS_BARE = 524288, /* its bias is the name + "_bias" */
+    NAME_ANY_ROWS = 1048576  /* how many rows a part of a table has is the file's */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -418,7 +428,7 @@ typedef enum {
  * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%p"
  * which of a pair with that number, "%e" the expert (or head). Of a model with asides "%d" counts the others,
  * "%b" is the number of the first aside with these tensors, "%u" the aside's among the asides, and "%m" stands for
- * "mamba_decoder." in the layer after one. */
+ * "mamba_decoder." in the layer after one. "%s" is ".shard_" and which part of a table, or nothing where that is one. */
 typedef struct {
     arch_role role;
     const char *name;
@@ -649,6 +659,8 @@ typedef struct {
     uint8_t mixer;                  /* arch_mixer */
     bool no_mlp;                    /* ends with its mixer */
     bool hashed;                    /* R_EXPERTS_OF says which experts */
+    int64_t
+        ngrams; /* its place, from 1, among the layers with embeddings of n-grams; 0: it has none */
 } arch_layer;
 
 /* The sizes that may differ from layer to layer. */
@@ -722,7 +734,13 @@ typedef struct arch_config {
     /* Hyper-connections (arXiv:2512.24880): residual streams, 0: none; steps that make their mixing doubly
      * stochastic, and what is added to what these divide by */
     int64_t hyper, hyper_steps;
-    int64_t hyper_rank;           /* of R_HYPER_ATTN_DOWN and so on; 0: there are none */
+    int64_t hyper_rank; /* of R_HYPER_ATTN_DOWN and so on; 0: there are none */
+    /* Embeddings of n-grams (formats/arch/ngrams.h): the longest n, 0: there are none; heads of each n; numbers of all
+     * heads together; taps of the convolution, `ngram` positions apart; what rows are made of; tensors that a table is
+     * stored in, 0: one that is the whole. ngram_rows is made of these: of the largest table */
+    int64_t ngram, ngram_heads, ngram_dim, ngram_taps, ngram_base, ngram_even, ngram_seed,
+        ngram_pad;
+    int64_t ngram_parts, ngram_rows;
     double join_heat;             /* of R_ATTN_JOIN and R_MLP_JOIN */
     double hyper_eps, hyper_post; /* hyper_post: the largest factor on a branch's output */
     /* MIX_SPARSE, MIX_HEAVY: positions for each compressed one, powers of two; groups of R_O_A, 0: none */
@@ -860,6 +878,11 @@ static inline int64_t arch_cca_channels(const arch_config *c)
 static inline int64_t arch_cca_back(const arch_config *c)
 {
     return c->conv_taps + c->head_taps - 2;
+}
+/* Taps of a role's convolution. */
+static inline int64_t arch_taps(const arch_config *c, arch_role r)
+{
+    return r == R_NGRAM_CONV ? c->ngram_taps : c->conv_taps;
 }
 /* Numbers of what R_Q_B reads. */
 static inline int64_t arch_q_width(const arch_config *c)

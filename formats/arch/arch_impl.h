@@ -10,7 +10,8 @@ enum {
     ARCH_MAX_LAYERS = 65536,
     ARCH_MAX_EXPERTS = 65536,
     ARCH_MAX_STREAMS = 8,
-    ARCH_MAX_TAPS = 8
+    ARCH_MAX_TAPS = 8,
+    ARCH_MAX_PARTS = 65536 /* of a table */
 };
 
 /* ---- arch_find.c ---- */
@@ -50,6 +51,9 @@ bool arch_rope_local(const arch_config *c, const cJSON *config);
 lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err);
 arch_sizes arch_sizes_of(const arch_config *c, int64_t layer);
 void arch_free_sizes(arch_config *c);
+
+/* Of a config that has all else: its layers with n-grams are counted, and what those need is there. (arch_ngrams.c) */
+lq_status arch_ngrams_fit(arch_config *c, lq_err *err);
 
 /* What every config begins with, and what must hold between its numbers wherever they came from. */
 void arch_config_init(arch_config *c, const arch_row *row);

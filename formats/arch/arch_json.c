@@ -89,6 +89,15 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("hyper", hyper, 0, ARCH_MAX_STREAMS, 0)                 \
     X("hyper_steps", hyper_steps, 0, 65536, 0)                \
     X("hyper_rank", hyper_rank, 0, MAX_WIDTH, 0)              \
+    X("ngram", ngram, 0, 1024, 0)                             \
+    X("ngram_heads", ngram_heads, 0, MAX_WIDTH, 0)            \
+    X("ngram_dim", ngram_dim, 0, MAX_WIDTH, 0)                \
+    X("ngram_taps", ngram_taps, 0, ARCH_MAX_TAPS, 0)          \
+    X("ngram_base", ngram_base, 0, INT32_MAX, 0)              \
+    X("ngram_even", ngram_even, 0, INT32_MAX, 0)              \
+    X("ngram_seed", ngram_seed, 0, INT32_MAX, 0)              \
+    X("ngram_pad", ngram_pad, 0, INT32_MAX, 0)                \
+    X("ngram_parts", ngram_parts, 0, ARCH_MAX_PARTS, 0)       \
     X("sparse_every", sparse_every, 0, MAX_WIDTH, 0)          \
     X("heavy_every", heavy_every, 0, MAX_WIDTH, 0)            \
     X("o_groups", o_groups, 0, MAX_WIDTH, 0)                  \
@@ -193,6 +202,7 @@ static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
 static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is_k; }
 static bool in_no_mlp(const arch_config *c, int64_t i) { return c->layer[i].no_mlp; }
 static bool in_hashed(const arch_config *c, int64_t i) { return c->layer[i].hashed; }
+static bool in_ngrams(const arch_config *c, int64_t i) { return c->layer[i].ngrams; }
 static bool in_index_shared(const arch_config *c, int64_t i) { return c->layer[i].index_shared; }
 static bool in_index_off(const arch_config *c, int64_t i) { return c->layer[i].index_off; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
@@ -332,7 +342,8 @@ static bool put_later(cJSON *j, const arch_config *c)
            put_numbers(j, c, "expert_limits", expert_limit_of) &&
            put_numbers(j, c, "mlp_limits", mlp_limit_of) && put_mixers(j, c) &&
            put_layers(j, c, "no_mlp_layers", in_no_mlp, false) &&
-           put_layers(j, c, "hash_layers", in_hashed, false);
+           put_layers(j, c, "hash_layers", in_hashed, false) &&
+           put_layers(j, c, "ngram_layers", in_ngrams, false);
 }
 
 cJSON *arch_config_json(const arch_config *c)
@@ -373,19 +384,22 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
                same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0,
                off = strcmp(key, "index_off_layers") == 0,
                index = off || strcmp(key, "index_shared_layers") == 0,
-               hash = strcmp(key, "hash_layers") == 0;
+               hash = strcmp(key, "hash_layers") == 0, ngrams = strcmp(key, "ngram_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
             (index && !arch_indexed(c)) || (hash && !arch_name_of(c, R_EXPERTS_OF)) ||
-            (!window && !moe && !same && !no_mlp && !index && !hash && c->w.pos != POS_ROPE))
+            (ngrams && !c->ngram) ||
+            (!window && !moe && !same && !no_mlp && !index && !hash && !ngrams &&
+             c->w.pos != POS_ROPE))
             return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
                            key, c->layers - 1,
-                           window  ? "a window"
-                           : moe   ? "experts"
-                           : hash  ? "experts by token"
-                           : index ? "indexers"
-                                   : "rotary positions");
+                           window   ? "a window"
+                           : moe    ? "experts"
+                           : hash   ? "experts by token"
+                           : ngrams ? "n-grams"
+                           : index  ? "indexers"
+                                    : "rotary positions");
         if (window)
             c->layer[i].window = true;
         else if (moe)
@@ -400,6 +414,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].no_mlp = true;
         else if (hash)
             c->layer[i].hashed = true;
+        else if (ngrams)
+            c->layer[i].ngrams = 1;
         else
             c->layer[i].rope = rope;
     }
@@ -627,6 +643,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_reals(c, j, "mlp_limits", offsetof(arch_layer, mlp_limit), 1e9, err);
     if (!s) s = read_layers(c, j, "no_mlp_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "hash_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "ngram_layers", false, 0, err);
     if (!s) s = read_mixers(c, j, err);
     if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
     if (!s) s = read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
@@ -654,6 +671,7 @@ lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_numbers(c, j, err);
     if (!s) s = read_words(c, j, err);
     if (!s) s = read_lists(c, j, err);
+    if (!s) s = arch_ngrams_fit(c, err);
     if (!s) s = arch_config_check(c, err);
     if (s) arch_config_free(c);
     return s;

@@ -1,5 +1,5 @@
 /* formats/arch/arch_names.c - names and shapes of an architecture's tensors. */
-#include "formats/arch/arch.h"
+#include "formats/arch/ngrams.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,6 +26,8 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
 
 static bool of_attention(arch_role r) { return r >= R_Q && r <= R_O_A; }
 static bool of_state(arch_role r) { return r >= R_MIX_IN && r <= R_MIX_OUT; }
+
+static bool of_ngrams(arch_role r) { return r >= R_NGRAM_TABLE && r <= R_NGRAM_CONV; }
 
 /* What a layer with this mixer has no use for. */
 static bool left_out(const arch_row *row, const arch_layer *l, arch_role r)
@@ -75,6 +77,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
     if (left_out(c->row, &c->layer[layer], r)) return false;
+    if (of_ngrams(r)) return c->layer[layer].ngrams;
     if (r == R_MLP_NORM && c->w.one_norm) return false;
     if (r == R_Q_NORM || r == R_K_NORM) {
         if (c->w.qk_norm == QK_NORM_NONE) return false;
@@ -177,6 +180,8 @@ static const char *behind_aside(const arch_config *c, int64_t layer)
     return arch_is_aside(c, layer - 1) ? "mamba_decoder." : "";
 }
 
+#define SHARD ".shard_" /* of "%s" */
+
 /* A pattern's text to out[at ..]; returns where it ends. */
 static size_t put_name(const arch_config *c, const char *pattern, int64_t layer, int64_t expert,
                        char *out, size_t at, size_t n)
@@ -189,6 +194,8 @@ static size_t put_name(const arch_config *c, const char *pattern, int64_t layer,
             w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
         else if (*p == '%' && p[1] == 'm')
             w = snprintf(out + at, n - at, "%s", behind_aside(c, layer)), p++;
+        else if (*p == '%' && p[1] == 's')
+            w = !c->ngram_parts ? 0 : snprintf(out + at, n - at, SHARD "%" PRId64, expert), p++;
         else if (*p == '%')
             w = snprintf(out + at, n - at, "%" PRId64,
                          *++p == 'd' ? group_of(c, layer)
@@ -237,6 +244,7 @@ static int64_t n_tensors(const arch_config *c, const arch_name *a)
     if (a->role == R_STREAM_IN || a->role == R_STREAM_OUT) return c->streams - 1;
     if (a->role == R_MTP_EACH_NORM) return 3;
     if (a->flags & NAME_HEAD_EACH) return n_heads(c, a->role);
+    if (a->role == R_NGRAM_TABLE && c->ngram_parts) return c->ngram_parts;
     return arch_role_per_expert(a->role) && !(a->flags & NAME_STACKED) ? c->experts : 1;
 }
 
@@ -271,6 +279,15 @@ static const char *aside_number(const arch_config *c, char kind, const char *nam
     return first == (kind == 'b' ? slot->layer : block) ? name : NULL;
 }
 
+/* What follows a part's number, or `name` where tables are whole; NULL: neither. */
+static const char *part_number(const arch_config *c, const arch_name *a, const char *name,
+                               arch_slot *slot)
+{
+    const size_t n = sizeof SHARD - 1;
+    if (!c->ngram_parts) return name;
+    return strncmp(name, SHARD, n) == 0 ? number(name + n, n_tensors(c, a), &slot->expert) : NULL;
+}
+
 /* Does `name` (NULL: no) begin with a pattern of the entry's? Returns what follows it, NULL when not. */
 static const char *match(const arch_config *c, const arch_name *a, const char *pattern,
                          const char *name, arch_slot *slot)
@@ -290,6 +307,10 @@ static const char *match(const arch_config *c, const arch_name *a, const char *p
             if (kind == 'm') {
                 const char *word = behind_aside(c, slot->layer);
                 name = strncmp(name, word, strlen(word)) == 0 ? name + strlen(word) : NULL;
+                continue;
+            }
+            if (kind == 's') {
+                name = part_number(c, a, name, slot);
                 continue;
             }
             name = kind == 'd'   ? number(name, layers, &slot->layer)
@@ -388,7 +409,7 @@ float arch_norm_offset(const arch_config *c, arch_role r)
 float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 {
     const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
-    return !slot->bias && !state && slot->role != R_ROUTER_CORR &&
+    return !slot->bias && !state && slot->role != R_ROUTER_CORR && slot->role != R_NGRAM_CONV &&
                    arch_role_kind(slot->role) == ARCH_VECTOR
                ? arch_norm_offset(c, slot->role)
                : 0;
@@ -454,6 +475,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const int64_t in =
         arch_is_eagle(c) || c->asides ? 2 * c->hidden : c->hidden; /* of q, k and v */
     const int64_t rank = c->aside_rank;
+    const int64_t parts = c->ngram_parts ? c->ngram_parts : 1;
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
@@ -663,6 +685,13 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MLP_JOIN_Y_ADD] = { 1, c->hidden },
         [R_MLP_JOIN_X_BY] = { 1, c->hidden },
         [R_MLP_JOIN_X_ADD] = { 1, c->hidden },
+        [R_NGRAM_TABLE] = { lq_ceil_div(c->ngram_rows, parts), arch_ngram_width(c) },
+        [R_NGRAM_KEY] = { streams, c->ngram_dim },
+        [R_NGRAM_VALUE] = { c->hidden, c->ngram_dim },
+        [R_NGRAM_KEY_NORM] = { 1, streams },
+        [R_NGRAM_QUERY_NORM] = { 1, streams },
+        [R_NGRAM_CONV_NORM] = { 1, streams },
+        [R_NGRAM_CONV] = { 1, streams * c->ngram_taps },
     };
     *N = shape[r].N;
     *K = shape[r].K;

@@ -176,6 +176,8 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
                      const float **v, lq_arena *a, lq_err *err);
 /* Every tensor that the config asks for: is it there, of its shape? Errors as of src_role. */
 lq_status src_check_roles(const src_source *s, lq_err *err);
+/* LQ_ESHAPE: the table of a layer with n-grams has too many rows, or too few. */
+lq_status src_check_ngrams(const src_source *s, int64_t layer, lq_err *err);
 size_t src_n_blobs(const src_source *s);
 const src_blob *src_blob_at(const src_source *s, size_t i);
 /* The path of the blob in a model's folder `dir`. */

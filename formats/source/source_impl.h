@@ -109,6 +109,9 @@ lq_status src_fit_head(src_source *s, lq_err *err);
 lq_status src_fit_turn(src_source *s, lq_err *err);
 /* LQ_EVALUE: a tensor or bias of the architecture is stored, and the config says that there is none. */
 lq_status src_check_denied(const src_source *s, lq_err *err);
+/* Of a folder: how many tensors its tables of n-grams are in. LQ_EVALUE: their numbers are others than the config's.
+ * (source_ngrams.c) */
+lq_status src_fit_ngrams(src_source *s, lq_err *err);
 /* A folder that transformers saved: the model's own names. */
 lq_status src_fit_saved(src_source *s, lq_err *err);
 /* An EAGLE-3 draft whose layer has the other of its two names. */

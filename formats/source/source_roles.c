@@ -1,6 +1,7 @@
 /* formats/source/source_roles.c - tensors by their role in the model: checked, sliced, as matrices and vectors. */
 #include "formats/source/source_impl.h"
 
+#include "formats/arch/ngrams.h"
 #include "formats/tensor/blocks_uint.h"
 #include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
@@ -108,11 +109,15 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
             s->path, name);
     const bool turned = !vector && transposed(a, src_find(s, name));
     arch_role_shape(c, a->role, &N, &K);
+    if (a->flags & NAME_ANY_ROWS) {
+        const src_tensor *t = src_find(s, name);
+        N = t && t->n_dims == 2 ? t->shape[0] : N;
+    }
     if (a->flags & NAME_STACKED) want[n++] = c->experts;
     if (a->flags & NAME_TAPS) {
-        K /= c->conv_taps; /* channels */
+        K /= arch_taps(c, a->role); /* channels */
         want[n++] = K;
-        if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
+        if (!bias) want[n++] = 1, want[n++] = arch_taps(c, a->role);
         return find_checked(s, name, n, want, false, out, err);
     }
     if ((a->flags & NAME_HEAD_TAPS) && bias) return find_checked(s, name, 1, &N, false, out, err);
@@ -155,6 +160,25 @@ lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expe
     return find_role(s, a, layer, expert, true, bias, err);
 }
 
+lq_status src_check_ngrams(const src_source *s, int64_t layer, lq_err *err)
+{
+    const arch_config *c = &s->config;
+    arch_ngrams z;
+    int64_t rows = 0;
+    lq_status st = LQ_OK;
+    for (int64_t i = 0; i < arch_n_tensors(c, R_NGRAM_TABLE) && !st; i++) {
+        const src_tensor *t;
+        st = src_role(s, R_NGRAM_TABLE, layer, i, &t, NULL, err);
+        if (!st) rows += t->shape[0];
+    }
+    if (st) return st;
+    arch_ngrams_of(&z, c, layer);
+    if (rows == z.rows) return LQ_OK;
+    return lq_fail(err, LQ_ESHAPE,
+                   "%s: layer %lld: expected a table of n-grams of %lld rows, found %lld", s->path,
+                   (long long)layer, (long long)z.rows, (long long)rows);
+}
+
 lq_status src_check_roles(const src_source *s, lq_err *err)
 {
     lq_status st = LQ_OK;
@@ -165,6 +189,8 @@ lq_status src_check_roles(const src_source *s, lq_err *err)
             if (arch_role_per_layer((arch_role)r) != (l >= 0)) continue;
             for (int64_t e = 0; e < n && !st; e++)
                 st = src_role(s, (arch_role)r, l, e, &t, &bias, err);
+            if (r == R_NGRAM_TABLE && l >= 0 && s->config.layer[l].ngrams && !st)
+                st = src_check_ngrams(s, l, err);
         }
     return st;
 }

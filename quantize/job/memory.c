@@ -70,6 +70,8 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
 {
     const size_t n = (size_t)src_elements(e->src);
     const bool once = !arch_role_per_expert(e->role), tunes = qz_tune_steps(w->o) > 0;
+    if (e->known && e->role == R_NGRAM_TABLE && !e->quantize)
+        return; /* read by rows, in the file */
     p->stored += src_bytes(e->src);
     if (e->quantize) p->made += qz_planned_bytes(e);
     if (e->mtp && e->quantize) p->unit = larger(p->unit, unit_bytes(w, e));

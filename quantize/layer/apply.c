@@ -32,7 +32,9 @@ lq_status qz_layer_apply(model_layer *l, const arch_config *c, const qz_item *it
         model_vector *vec = &l->vec[e->role];
         model_linear *lin = of_expert ? l->expert[e->role - R_EXPERT_GATE] : &l->lin[e->role];
         if (of_expert && e->expert >= 0) lin += e->expert;
-        if (e->is_bias)
+        if (e->role == R_NGRAM_TABLE)
+            model_put_ngrams(l, e->expert, &items[i].t);
+        else if (e->is_bias)
             s = put_vector(matrix ? &lin->bias : &vec->bias, &items[i], a, err);
         else if (!matrix)
             s = put_vector(&vec->w, &items[i], a, err);

@@ -106,9 +106,12 @@ typedef struct {
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
     float *hyper_normed, *hyper_gate, *hyper_low; /* [R, fwd_streams_width] each, [R, hyper_rank] */
+    /* N-grams (forward_ngram.c): [R, heads] rows of the table; [R, ngram_dim]; [R, fwd_streams_width], [R, hidden] */
+    int32_t *ngram_rows;
+    float *ngram_e, *ngram_key, *ngram_value;
     float *dist_q,
         *dist_k;   /* [R, heads, arch_dist_rows]: q by each distance's keys, k by its queries */
-    int32_t *ids;  /* [R] tokens, where layers choose experts by them */
+    int32_t *ids;  /* [R] tokens, where layers go by them */
     double sparse; /* arch_layer's, of the layer at work, as the next two: */
     float expert_limit, mlp_limit; /* or the model's, or infinity */
     float *beside; /* [R, hidden]: what the router reads, then what the experts give; or x early */
@@ -397,7 +400,9 @@ void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch
 void fwd_hyper_leave(const fwd_rows *r);
 void fwd_hyper_mean(const fwd_rows *r);
 void fwd_hyper_end(const fwd_rows *r, const model_layer *l);
-/* Do layers choose experts by token? */
+/* What a layer with n-grams adds to all streams before its branches (forward_ngram.c). */
+void fwd_ngrams(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+/* Do layers go by the rows' tokens: for experts, or for n-grams? */
 bool fwd_by_token(const arch_config *c);
 /* fwd_cpu's q and latents of MLA layers from h, rotated; and attention's output a from that of the
  * latents. (forward_mla.c) */

@@ -27,6 +27,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, fwd_one_scratch(c, R, threads));
     n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 2, threads));
     n = max_size(n, mm_scratch_bytes(R, c->hyper_rank, 1, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->ngram_dim, 2, threads));
     const int64_t D = c->w.mla                 ? kv_latent_width(c)
                       : c->head_dim > c->v_dim ? c->head_dim
                                                : c->v_dim;
@@ -304,6 +305,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const arch_mixer m = r->c->layer[layer].mixer;
     if (r->c->row->early) fwd_each(r, r->R, keep_chunk, NULL);
     if (m == MIX_NONE) return;
+    if (l->ngrams) fwd_ngrams(r, l, layer, kv);
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN, R_HYPER_ATTN_NORM);
     if (arch_is_aside(r->c, layer))
         fwd_aside_enter(r, l);

@@ -1,5 +1,6 @@
 /* runtime/forward/forward_rows.c - the rows of a step: their buffers, their places and angles; see
  * forward_impl.h. */
+#include "formats/arch/ngrams.h"
 #include "runtime/forward/forward_impl.h"
 
 /* ---- buffers ---- */
@@ -92,7 +93,7 @@ int64_t fwd_seen_most(const arch_config *c)
 bool fwd_by_token(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].hashed) return true;
+        if (c->layer[i].hashed || c->layer[i].ngrams) return true;
     return false;
 }
 
@@ -171,6 +172,10 @@ static int64_t beside_width(const arch_config *c)
     X(hyper_normed, c->hyper_rank ? fwd_streams_width(c) : 0)   \
     X(hyper_gate, c->hyper_rank ? fwd_streams_width(c) : 0)     \
     X(hyper_low, c->hyper_rank)                                 \
+    X(ngram_rows, arch_ngram_heads(c))                          \
+    X(ngram_e, c->ngram_dim)                                    \
+    X(ngram_key, c->ngram ? fwd_streams_width(c) : 0)           \
+    X(ngram_value, c->ngram ? c->hidden : 0)                    \
     X(dist_q, dist_width(c, c->dist_keys))                      \
     X(dist_k, dist_width(c, c->dist_queries))                   \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \

@@ -2,6 +2,7 @@
 #include "runtime/model/kv_state.h"
 
 #include "base/os.h"
+#include "formats/arch/ngrams.h"
 #include "kernels/core/operands.h"
 
 #include <sys/mman.h>
@@ -17,7 +18,7 @@ int64_t kv_state_conv_floats(const arch_config *c)
                     : 1); /* of one tap there is nothing to keep, but each sequence has a place */
 }
 
-int64_t kv_state_floats(const arch_config *c, int64_t layer)
+int64_t kv_state_ngrams_at(const arch_config *c, int64_t layer)
 {
     const arch_mixer m = c->layer[layer].mixer;
     if (!arch_mixer_has_state(m)) return 0;
@@ -27,6 +28,13 @@ int64_t kv_state_floats(const arch_config *c, int64_t layer)
     if (m == MIX_SPARSE) return 6 * (padded(c->head_dim) + padded(c->index_dim));
     const int64_t heads = m == MIX_CONV ? 0 : c->mix_heads;
     return kv_state_conv_floats(c) + heads * padded(c->mix_value) * c->mix_key;
+}
+
+int64_t kv_state_floats(const arch_config *c, int64_t layer)
+{
+    const int64_t n = kv_state_ngrams_at(c, layer);
+    if (!c->layer[layer].ngrams) return n;
+    return n + padded(arch_ngram_back(c) * c->hyper * c->hidden + c->ngram - 1);
 }
 
 int64_t kv_state_offset(const arch_config *c, int64_t layer)

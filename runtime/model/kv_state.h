@@ -13,12 +13,14 @@
 /* A state of one layer, in floats, and where it begins in a slot (layer = layers: a whole slot):
  *     the convolution's last inputs [conv_taps - 1, channels], padded to SCAN_LANES floats
  *     the heads' states [heads, blocks of SCAN_LANES values, mix_key, SCAN_LANES]
+ *     of a layer with n-grams what runtime/forward/forward_ngram.c keeps
  * Of MIX_CCA [arch_cca_back, arch_cca_channels] q and k of the positions before, oldest first, then R_V_LATE's of the last,
  * padded together. Of one that compresses: what of the positions since the last compressed one goes into the next
  * [maximum, sum, weighted sum][head_dim]; of MIX_SPARSE also what goes into the one after that, and both
  * of the indexer's keys; each row padded to SCAN_LANES floats. A sum of 0: nothing yet */
 int64_t kv_state_floats(const arch_config *c, int64_t layer);
 int64_t kv_state_conv_floats(const arch_config *c); /* before the heads' */
+int64_t kv_state_ngrams_at(const arch_config *c, int64_t layer);
 int64_t kv_state_offset(const arch_config *c, int64_t layer);
 
 typedef struct {

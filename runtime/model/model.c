@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "kernels/scan.h"
 #include "runtime/model/distance.h"
+#include "runtime/model/ngrams.h"
 #include "runtime/model/part.h"
 #include "runtime/model/tables.h"
 
@@ -32,7 +33,7 @@ static lq_status turn_taps(const float **v, const model *m, arch_role r, lq_aren
 {
     int64_t N, K;
     arch_role_shape(m->cfg, r, &N, &K);
-    const int64_t taps = m->cfg->conv_taps, channels = K / taps;
+    const int64_t taps = arch_taps(m->cfg, r), channels = K / taps;
     float *turned = lq_push(a, (size_t)K * sizeof *turned);
     if (!turned) return model_no_memory(err, arch_role_text(r));
     src_transpose(turned, *v, taps, channels, sizeof *turned);
@@ -146,7 +147,8 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     v->eps = (float)arch_norm_eps_at(m->cfg, r, layer);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
-    if (!s && v->w && ((r >= R_MIX_CONV && r <= R_MIX_CONV_V) || r == R_CCA_CONV))
+    if (!s && v->w &&
+        ((r >= R_MIX_CONV && r <= R_MIX_CONV_V) || r == R_CCA_CONV || r == R_NGRAM_CONV))
         s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
     if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_BEFORE)
@@ -327,6 +329,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             share_tensor(l, &m->layers[first], r);
         else if (r == R_CCA_HEADS)
             s = load_head_taps(l, m, layer, a, p, err);
+        else if (r == R_NGRAM_TABLE)
+            s = model_load_ngrams(&l->ngrams, m, layer, a, err);
         else if (arch_role_kind(r) == ARCH_VECTOR)
             s = load_vector(&l->vec[r], m, r, layer, a, err);
         else if (arch_role_per_expert(r))
@@ -383,10 +387,10 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
                        "rope: expected factors on the frequencies of a %s, found none",
                        m->cfg->row->arch);
     lq_arena *a = &m->arena;
-    lq_status s = model_load_rows(&m->embed, m, R_EMBED, err);
-    if (!s) s = model_load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    lq_status s = model_load_rows(&m->embed, m, R_EMBED, -1, -1, a, err);
+    if (!s) s = model_load_rows(&m->pos_embed, m, R_POS_EMBED, -1, -1, a, err);
     if (!s) s = model_load_floats(&m->type_embed, m, R_TYPE_EMBED, m->cfg->types > 1 ? 2 : 1, err);
-    if (!s) s = model_load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
+    if (!s) s = model_load_rows(&m->ple_embed, m, R_PLE_EMBED, -1, -1, a, err);
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
     if (!s) s = load_scorer(m, err);

@@ -30,6 +30,7 @@ typedef struct {
 
 /* Experts of a role that are one product on a device: those that can be of one group (dev.h); or heads. */
 typedef struct model_experts model_experts;
+typedef struct model_ngrams model_ngrams; /* runtime/model/ngrams.h */
 struct model_experts {
     model_experts *next; /* those of another scheme */
     dev_weight w;        /* without planes; n_out the largest */
@@ -50,7 +51,8 @@ typedef struct {
     mm_weight *
         cca; /* [heads + kv_heads] R_CCA_HEADS: of each head [head_dim, head_taps * head_dim]; else NULL */
     mm_weight *dist_k,
-        *dist_q; /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
+        *dist_q;          /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
+    model_ngrams *ngrams; /* or NULL */
     model_linear *stream_out;                 /* [streams - 1] of the last layer, or NULL */
     model_experts *sets[ARCH_N_EXPERT_ROLES]; /* on a device, the same by scheme */
     model_experts absorbed[2]; /* there, in place of R_KV_B, its halves by heads (absorb.h): k, v */
@@ -157,6 +159,8 @@ void model_score(const model *m, const double *hidden, double *scores);
 /* One layer into its own arena; free the arena to drop it. */
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err);
+/* A table of n-grams, or part of one (-1: it is whole), in the place of the source's; what it points to stays the caller's. */
+void model_put_ngrams(model_layer *l, int64_t part, const qt_tensor *t);
 /* A shape made in memory, for `bench model`: needs no source. cfg is owned by the model. "1.1b":
  * hidden 2048, 22 layers, 32/4 heads, ffn 5632, vocabulary 32000, all in one scheme;
  * "llama-3.1-8b": 4096, 32, 32/8, 14336, 128256 and a bf16 head; "tiny": to see that all of it

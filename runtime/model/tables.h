@@ -5,7 +5,8 @@
 
 #include "runtime/model/model.h"
 
-lq_status model_load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err);
+lq_status model_load_rows(qt_tensor *out, const model *m, arch_role r, int64_t layer, int64_t part,
+                          lq_arena *a, lq_err *err);
 /* The first n rows as floats [n, K], out of the model's arena. */
 lq_status model_load_floats(float **out, model *m, arch_role r, int64_t n, lq_err *err);
 

@@ -1,5 +1,5 @@
 /* tests/unit/test_arch_defaults.c - what a silent config.json means: what transformers 5.23 assumes. */
-#include "formats/arch/arch.h"
+#include "formats/arch/ngrams.h"
 
 #include "tests/support/arch_parse.h"
 #include "tests/support/check.h"
@@ -285,11 +285,46 @@ TEST(gelu_of_the_first_gemma_is_its_approximation)
     }
 }
 
+/* The published model's sizes: what Qwen4ExpTextNGramEmbedding of transformers 5.23 makes of them. */
+TEST(rows_of_ngrams_are_those_of_transformers)
+{
+    static const struct {
+        int64_t layer, rows, first, last;
+        uint64_t by[3];
+    } t[] = {
+        { 1, 320001536, 20000003, 20000171, { 23703573157769, 20109073645365, 8052911324071 } },
+        { 2, 320005120, 20000213, 20000429, { 3352040966061, 19752442147475, 10742103100073 } },
+    };
+    arch_config c;
+    arch_ngrams z;
+    lq_err err = { "" };
+    CHECK(
+        !arch_parse(&c,
+                    "{\"model_type\":\"qwen4_exp_text\",\"vocab_size\":248320,\"hidden_size\":2048,"
+                    "\"num_hidden_layers\":4,\"num_attention_heads\":16,\"eos_token_id\":[5,6],"
+                    "\"indexer_n_heads\":4,\"indexer_head_dim\":256,\"indexer_budget\":64,"
+                    "\"indexer_compress_ratio\":4,\"ple_layer_ids\":[3,2,3]}",
+                    NULL, &err),
+        "%s", err.msg);
+    CHECK(c.ngram_pad == 5 && c.ngram_dim == 2048 && arch_ngram_width(&c) == 128 &&
+              arch_ngram_back(&c) == 9 && c.ngram_rows == t[1].rows && !c.layer[0].ngrams,
+          "%lld rows", (long long)c.ngram_rows);
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_ngrams_of(&z, &c, t[i].layer);
+        CHECK(z.heads == 16 && z.rows == t[i].rows && z.size[0] == t[i].first &&
+                  z.size[15] == t[i].last && z.at[1] == z.size[0] &&
+                  !memcmp(z.by, t[i].by, sizeof t[i].by),
+              "layer %lld: %lld rows", (long long)t[i].layer, (long long)z.rows);
+    }
+    arch_config_free(&c);
+}
+
 int main(int argc, char **argv)
 {
     RUN(defaults_of_dense_models_are_those_of_transformers);
     RUN(defaults_of_mixtures_are_those_of_transformers);
     RUN(defaults_of_models_with_a_state_are_those_of_transformers);
     RUN(gelu_of_the_first_gemma_is_its_approximation);
+    RUN(rows_of_ngrams_are_those_of_transformers);
     return check_end();
 }

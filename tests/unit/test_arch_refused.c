@@ -12,6 +12,7 @@
     "{\"model_type\":\"qwen4_exp_text\"," BASE ",\"indexer_n_heads\":4,\"indexer_head_dim\":" dim \
     ",\"indexer_budget\":" budget ",\"indexer_compress_ratio\":" every
 #define QWEN4 QWEN4_OF("256", "64", "4")
+#define NGRAMS(layer) QWEN4 ",\"eos_token_id\":2,\"ple_layer_ids\":[" layer "]"
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
 #define ERNIE_VL "{\"model_type\":\"ernie4_5_vl_moe_text\"," BASE
 #define LONGCAT "{\"model_type\":\"longcat_flash\"," BASE
@@ -661,8 +662,32 @@ TEST(a_wrong_config_is_refused_by_key)
           "layer_types: expected linear_attention or indexed_attention, found \"mamba\"" },
         { "Qwen4-Exp with kinds of some layers", QWEN4 ",\"layer_types\":[\"full_attention\"]}",
           "layer_types" },
-        { "Qwen4-Exp with embeddings of n-grams", QWEN4 ",\"ple_layer_ids\":[1]}",
-          "ple_layer_ids: expected no layers" },
+        { "Qwen4-Exp with n-grams that nothing ends", QWEN4 ",\"ple_layer_ids\":[1]}",
+          "eos_token_id: expected an id below 320" },
+        { "Qwen4-Exp with n-grams that no token ends",
+          QWEN4 ",\"ple_layer_ids\":[1],\"eos_token_id\":320}", "eos_token_id: expected" },
+        { "Qwen4-Exp with n-grams in a layer that attends", NGRAMS("4") "}",
+          "ple_layer_ids: expected numbers 1..4 of layers of linear_attention" },
+        { "Qwen4-Exp with n-grams in a layer that is not there", NGRAMS("5") "}",
+          "ple_layer_ids: expected numbers 1..4" },
+        { "Qwen4-Exp with n-grams in a layer 0", NGRAMS("0") "}",
+          "ple_layer_ids: expected numbers 1..4" },
+        { "Qwen4-Exp with n-grams of one token", NGRAMS("1") ",\"ngram_size\":1}",
+          "ngram_size: expected n-grams of 2..8 tokens" },
+        { "Qwen4-Exp with n-grams of nine tokens", NGRAMS("1") ",\"ngram_size\":9}",
+          "ngram_size: expected n-grams of 2..8 tokens" },
+        { "Qwen4-Exp with more heads of n-grams than a table has room for",
+          NGRAMS("1") ",\"heads_per_ngram\":33}", "up to 64 heads of a layer" },
+        { "Qwen4-Exp with embeddings of n-grams that heads do not divide",
+          NGRAMS("1") ",\"ple_embed_dim\":17}", "ple_embed_dim: expected a multiple of 16 heads" },
+        { "Qwen4-Exp with taps beyond the longest convolution",
+          NGRAMS("1") ",\"ple_conv_kernel_size\":9}", "ple_conv_kernel_size: expected 1..8 taps" },
+        { "Qwen4-Exp with tables of no rows", NGRAMS("1") ",\"ngram_vocab_size_base\":0}",
+          "ngram_vocab_size_base: expected 1..268435456" },
+        { "Qwen4-Exp with tables of too many rows",
+          NGRAMS("1") ",\"ngram_vocab_size_base\":268435456}",
+          "ngram_vocab_size_base: expected tables of up to 2147483647 rows" },
+        { "Qwen4-Exp with a negative seed", NGRAMS("1") ",\"seed\":-1}", "seed: expected" },
         { "Qwen4-Exp with another gate", QWEN4 ",\"output_gate_type\":\"gelu\"}",
           "output_gate_type: expected silu" },
         { "Qwen4-Exp with two keys to a position", QWEN4 ",\"indexer_kv_heads\":2}",

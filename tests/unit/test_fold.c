@@ -109,6 +109,7 @@ static lq_status read_layer(fold_layer *f, const src_source *src, int64_t layer,
         const float *v = NULL, *b = NULL;
         const bool vector = arch_role_kind(r) == ARCH_VECTOR, of_expert = arch_role_per_expert(r);
         if (!arch_has(c, r, layer) || (expert >= 0 && !of_expert)) continue;
+        if (r == R_NGRAM_TABLE) continue; /* rows that no norm comes before */
         const int64_t from = of_expert && expert < 0 ? 0 : expert;
         if (vector) s = src_vector(src, r, layer, from, false, &v, a, err);
         if (!s) s = src_vector(src, r, layer, from, true, &b, a, err);

@@ -30,10 +30,12 @@ static bool of_images(const arch_config *c, const char *name)
                               (expert && strtoll(expert + 9, NULL, 10) >= c->experts));
 }
 
-/* Is it of a layer that text does not reach? */
+/* Is it of a layer that text does not reach, or what its config says too? */
 static bool passed_by(const arch_config *c, const char *name)
 {
     if (of_images(c, name)) return true;
+    if (strstr(name, ".ple_embedding.") && !strstr(name, ".ngram_embedding"))
+        return true; /* whole numbers that src_fit_ngrams checks */
     const char *at = strstr(name, "layers.");
     const int64_t l = at ? strtoll(at + strlen("layers."), NULL, 10) : c->layers;
     return l < c->layers && c->layer[l].mixer == MIX_NONE && c->layer[l].no_mlp;

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/path.h"
+#include "formats/arch/ngrams.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/layer/plan.h"
 #include "runtime/model/absorb.h"
@@ -109,11 +110,20 @@ static lq_status vector_part(int64_t *N, int64_t *K, const arch_config *cfg, arc
 static bool in_tiles(arch_role r)
 {
     return arch_role_linear(r) || r == R_PLE_PROJ ||
-           (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r));
+           (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r) && r != R_NGRAM_TABLE);
 }
 
 /* Those whose rows are read as they are stored. */
-static bool in_rows(arch_role r) { return r == R_EMBED || r == R_PLE_EMBED; }
+static bool as_needed(arch_role r) { return r == R_PLE_EMBED || r == R_NGRAM_TABLE; }
+static bool in_rows(arch_role r) { return r == R_EMBED || as_needed(r); }
+
+/* Of a table of n-grams, all its tensors together. */
+static int64_t table_rows(const arch_config *c, int64_t layer)
+{
+    arch_ngrams z;
+    arch_ngrams_of(&z, c, layer);
+    return z.rows;
+}
 
 /* How the runtime holds a role's tensor of N and K; N 0: there is none. */
 static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model *p,
@@ -121,6 +131,7 @@ static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model
 {
     const arch_config *cfg = foot_config(p);
     arch_role_shape(arch_at(cfg, layer), r, N, K);
+    if (r == R_NGRAM_TABLE && arch_has(cfg, r, layer)) *N = table_rows(cfg, layer);
     if (*N <= 0 || *K <= 0) *N = 0; /* this architecture has no such role */
     if (!*N) return LQ_OK;
     const src_tensor *t = NULL;
@@ -164,9 +175,10 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     if (s || !N) return s;
     size_t bytes = 0, bias = 0;
     const bool expert = arch_role_per_expert(r);
-    const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
+    const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1,
+                  parts = expert || r == R_NGRAM_TABLE ? 1 : arch_n_tensors(cfg, r);
     if (p->part && arch_role_linear(r)) N = part_outputs(part_at(p->part, layer), r, N);
-    if (r != R_HEAD || !cfg->tied) w->params += (double)all * (double)N * (double)K;
+    if (r != R_HEAD || !cfg->tied) w->params += (double)(all * parts) * (double)N * (double)K;
     s = has_bias(&bias, p, r, layer, err);
     if (s) return s;
     if (in_tiles(r)) {
@@ -183,9 +195,9 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
         if (s) return s;
         const bool conv = r >= R_MIX_CONV && r <= R_MIX_CONV_V;
         bias *= (size_t)(N * K / (conv ? cfg->conv_taps : 1)) * sizeof(float);
-        bytes = (size_t)arch_n_tensors(cfg, r) * (qt_bytes(&as, N, K) + bias);
+        bytes = (size_t)parts * (qt_bytes(&as, N, K) + bias);
     }
-    *(r == R_PLE_EMBED ? &w->rows_bytes : &w->weights_bytes) += (size_t)all * bytes;
+    *(as_needed(r) ? &w->rows_bytes : &w->weights_bytes) += (size_t)all * bytes;
     return LQ_OK;
 }
 

@@ -289,14 +289,52 @@ static lq_status several_streams(arch_config *c, const char *key, const cJSON *v
     return lq_fail(err, LQ_EVALUE, "%s: expected an integer 2..%d", key, ARCH_MAX_STREAMS);
 }
 
-/* Layers, counted from 1, that add embeddings of n-grams. */
-static lq_status no_ngrams(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* The id that ends n-grams: of several the first. */
+static lq_status end_of_ngrams(arch_config *c, const cJSON *config, lq_err *err)
 {
-    (void)c;
-    if (!v || (cJSON_IsArray(v) && !v->child)) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected no layers with embeddings of n-grams, for which there is no code",
-                   key);
+    const cJSON *eos = js_get(config, "eos_token_id");
+    if (cJSON_IsArray(eos)) eos = eos->child;
+    if (js_whole(eos, 0, c->vocab - 1, &c->ngram_pad)) return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE,
+        "eos_token_id: expected an id below %lld, which ends n-grams, found another or none",
+        (long long)c->vocab);
+}
+
+/* Layers, counted from 1, that add embeddings of n-grams. */
+static lq_status layers_with_ngrams(arch_config *c, const cJSON *config, lq_err *err)
+{
+    static const char key[] = "ple_layer_ids";
+    const struct {
+        const char *key;
+        int64_t def, *at;
+    } numbers[] = {
+        { "ngram_size", 3, &c->ngram },
+        { "heads_per_ngram", 8, &c->ngram_heads },
+        { "ple_embed_dim", c->hidden, &c->ngram_dim },
+        { "ple_conv_kernel_size", 4, &c->ngram_taps },
+        { "ngram_vocab_size_base", 20000000, &c->ngram_base },
+        { "make_ngram_vocab_size_divisible_by", 128, &c->ngram_even },
+        { "seed", 1234, &c->ngram_seed },
+    };
+    const cJSON *list = js_get(config, key);
+    if (!list || (cJSON_IsArray(list) && !list->child)) return LQ_OK;
+    if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
+    for (const cJSON *e = list->child; e; e = e->next) {
+        int64_t i;
+        if (!js_whole(e, 1, c->layers, &i) || !arch_mixer_has_state(c->layer[i - 1].mixer))
+            return lq_fail(
+                err, LQ_EVALUE,
+                "%s: expected numbers 1..%lld of layers of linear_attention, found another", key,
+                (long long)c->layers);
+        c->layer[i - 1].ngrams = 1;
+    }
+    for (size_t i = 0; i < LQ_COUNT(numbers); i++) {
+        *numbers[i].at = numbers[i].def;
+        const lq_status s = js_i64(config, numbers[i].key, false, 0, INT32_MAX, numbers[i].at, err);
+        if (s) return s;
+    }
+    return end_of_ngrams(c, config, err);
 }
 
 /* Of a layer with a state; null: hidden_act's, which is SiLU. */
@@ -385,6 +423,13 @@ static const arch_name qwen4_names[] = {
     { R_INDEX_Q, LAYER "self_attn.indexer.index_qk_proj", 0, BIAS_NO },
     { R_INDEX_Q_NORM, LAYER "self_attn.indexer.q_layernorm", 0, BIAS_NO },
     { R_INDEX_K_NORM, LAYER "self_attn.indexer.k_layernorm", 0, BIAS_NO },
+    { R_NGRAM_TABLE, LAYER "ple.ple_embedding.ngram_embedding%s", NAME_ANY_ROWS, BIAS_NO },
+    { R_NGRAM_KEY, LAYER "ple.key_proj", 0, BIAS_NO },
+    { R_NGRAM_VALUE, LAYER "ple.value_proj", 0, BIAS_NO },
+    { R_NGRAM_KEY_NORM, LAYER "ple.norm_key", 0, BIAS_NO },
+    { R_NGRAM_QUERY_NORM, LAYER "ple.norm_query", 0, BIAS_NO },
+    { R_NGRAM_CONV_NORM, LAYER "ple.norm_conv", 0, BIAS_NO },
+    { R_NGRAM_CONV, LAYER "ple.conv1d", NAME_TAPS, BIAS_NO },
     QWEN35_DELTA,
     QWEN_EXPERTS,
     END,
@@ -771,7 +816,10 @@ static const arch_key qwen4_keys[] = {
     { "indexer_budget", KEY_INT, AT(index_topk), 0, NULL },
     { "indexer_compress_ratio", KEY_INT, AT(index_every), 0, NULL },
     { "output_gate_type", KEY_FN, 0, NONE, output_gate },
-    { "ple_layer_ids", KEY_FN, 0, NONE, no_ngrams },
+    /* layers_with_ngrams; how many tensors a table is in is the file's to say */
+    KNOWN("ple_layer_ids"), KNOWN("ngram_size"), KNOWN("heads_per_ngram"), KNOWN("ple_embed_dim"),
+    KNOWN("ple_conv_kernel_size"), KNOWN("ngram_vocab_size_base"), KNOWN("seed"),
+    KNOWN("make_ngram_vocab_size_divisible_by"), KNOWN("split_ngram_parts"),
     NO_KEY,
 };
 #define QWEN_GATED RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD, .q_gated = true
@@ -814,9 +862,9 @@ const arch_row arch_rows_hybrid[] = {
     { "Qwen4ExpForCausalLM", "qwen4_exp_text",
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true, .index_half = true,
              .hyper_apart = true },
-      MODEL, .names = qwen4_names, .keys = qwen4_keys, .respell = qwen4_words, .mixer = MIX_DELTA,
-      .def_full_every = 4, .def_kv_heads = 2, .def_head_dim = 256, .def_ffn = 1,
-      .def_max_pos = 32768 },
+      MODEL, .names = qwen4_names, .keys = qwen4_keys, .respell = qwen4_words,
+      .layers = layers_with_ngrams, .mixer = MIX_DELTA, .def_full_every = 4, .def_kv_heads = 2,
+      .def_head_dim = 256, .def_ffn = 1, .def_max_pos = 32768 },
     { "Lfm2ForCausalLM", "lfm2", "plain", "block_auto_adjust_ff_dim=false",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL, .names = lfm2_names,
       .keys = lfm2_plain_keys, LFM2 },

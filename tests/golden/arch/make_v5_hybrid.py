@@ -59,6 +59,10 @@ MODELS = {
         layer_types=["full_attention", "linear_attention"])),
     "qwen4-exp": ("Qwen4ExpForCausalLM:Qwen4ExpTextConfig", dict(QWEN4, layer_types=[
         "linear_attention", "indexed_attention"])),
+    "qwen4-exp-ngrams": ("Qwen4ExpForCausalLM:Qwen4ExpTextConfig", dict(
+        QWEN4, num_hidden_layers=3, layer_types=["linear_attention", "indexed_attention", "linear_attention"],
+        num_experts=3, hc_count=2, ple_layer_ids=[1, 3], ple_embed_dim=12, heads_per_ngram=2, ngram_vocab_size_base=11,
+        make_ngram_vocab_size_divisible_by=4, ple_conv_kernel_size=3, split_ngram_parts=3, seed=7)),
     "lfm2": ("Lfm2", dict(SIZES, num_hidden_layers=3, block_multiple_of=8, intermediate_size=48, layer_types=[
         "conv", "full_attention", "conv"], conv_bias=True)),
     "lfm2-moe": ("Lfm2Moe", dict(SIZES, num_dense_layers=1, num_experts=4, num_experts_per_tok=2,
@@ -103,7 +107,7 @@ MODELS = {
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
-LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24,
+LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "qwen4-exp-ngrams": 24, "kimi-linear": 24, "ling3": 24,
            "minimax": 24, "minimax-m1": 24, "zaya": 24, "zamba2": 16, "zamba2-blocks": 24}  # others: 32
 # What an aside of Zamba2 puts out is normed with no residual beside it, so that rounding grows: branches are kept small.
 QUIETER = {"embed": 4, "out_proj": 0.3, "linear.": 0.3, "q_proj": 0.5, "adapter_list": 0.5}
@@ -200,6 +204,8 @@ def make(out, name, kind, sizes):
         turn_part(model)
     model.tie_weights()
     ids = torch.randint(3, V, (2, LENGTHS.get(name, 32)), generator=g)
+    if name == "qwen4-exp-ngrams":  # n-grams end at eos
+        ids[0, 9] = ids[1, 20] = ids[1, 22] = config.eos_token_id
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits.float()
         greedy, margin = ids, []
