@@ -5,7 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-void lq_map_drop(const lq_map *m, const void *p, size_t n)
+/* Advice: nothing depends on it. */
+static void advise(const lq_map *m, const void *p, size_t n, int what)
 {
     const size_t unit = (size_t)sysconf(_SC_PAGESIZE);
     const uint8_t *base = m->data; /* begins on a page */
@@ -16,8 +17,12 @@ void lq_map_drop(const lq_map *m, const void *p, size_t n)
         const uint8_t *c;
         void *v;
     } at = { base + from };
-    madvise(at.v, to - from, MADV_DONTNEED); /* advice: nothing depends on it */
+    madvise(at.v, to - from, what);
 }
+
+void lq_map_drop(const lq_map *m, const void *p, size_t n) { advise(m, p, n, MADV_DONTNEED); }
+
+void lq_map_scattered(const lq_map *m, const void *p, size_t n) { advise(m, p, n, MADV_RANDOM); }
 
 static atomic_int lost;
 static size_t page; /* bytes of one */

@@ -11,6 +11,8 @@
 /* Give the pages of p .. p + n, inside the mapping, back. What is read again comes from the file.
  */
 void lq_map_drop(const lq_map *m, const void *p, size_t n);
+/* They are read here and there, a little each time: what comes behind is not read ahead. */
+void lq_map_scattered(const lq_map *m, const void *p, size_t n);
 
 /* While the guard is on, a mapped page that its file no longer has (the file was cut, its disk
  * fails) reads as zeros instead of ending the process; lq_map_lost says that it happened. Call

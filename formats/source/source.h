@@ -138,7 +138,8 @@ void src_unload(const src_source *s, const src_tensor *t);
 /* Drop the pages of a tensor that was read in place (base/mapped.h). */
 void src_release(const src_source *s, const src_tensor *t);
 void src_drop(const src_source *s, qt_span span); /* a part of one; of no effect on other memory */
-/* ... of all: the system maps neighbours of what is read too (64 KiB; 2 MiB of what it has in large pages), which stay
+void src_scattered(const src_source *s, qt_span span); /* it is read here and there from now on */
+/* Drop pages of all: the system maps neighbours of what is read too (64 KiB; 2 MiB of what it has in large pages), which stay
  * when the tensor itself is released. */
 void src_release_all(const src_source *s);
 /* Notes for the user on how the files were read: "zero points follow ...", in short lines. */

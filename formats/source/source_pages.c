@@ -25,6 +25,12 @@ void src_drop(const src_source *s, qt_span span)
     if (m) lq_map_drop(m, span.data, span.bytes);
 }
 
+void src_scattered(const src_source *s, qt_span span)
+{
+    const lq_map *m = span.bytes ? map_of(src_base(s), span.data) : NULL;
+    if (m) lq_map_scattered(m, span.data, span.bytes);
+}
+
 static void drop_whole(const lq_map *m)
 {
     if (m->size) lq_map_drop(m, m->data, m->size);

@@ -503,6 +503,7 @@ lq_status model_load_part(model *m, src_source *src, comm *c, pool *p, const lq_
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")
                             : model_load_layer(&m->layers[i], m, i, &m->layer_arenas[i], p, err);
+        if (!s) model_ngrams_ready(m->layers[i].ngrams, m);
         lq_report(job, "loading", (double)(i + 1), (double)L);
     }
     if (!s) m->weight_bytes = model_count_bytes(m);

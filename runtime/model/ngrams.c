@@ -23,6 +23,13 @@ lq_status model_load_ngrams(model_ngrams **out, const model *m, int64_t layer, l
     return s;
 }
 
+void model_ngrams_ready(const model_ngrams *t, const model *m)
+{
+    for (int64_t i = 0; t && i < t->n; i++)
+        for (int p = 0; p < QT_N_PLANES; p++)
+            src_scattered(m->src, t->part[i].plane[p]);
+}
+
 void model_put_ngrams(model_layer *l, int64_t part, const qt_tensor *t)
 {
     l->ngrams->part[part < 0 ? 0 : part] = *t;
