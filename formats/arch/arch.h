@@ -809,6 +809,8 @@ const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
  * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names
  * it. A key that changes the computation in a way that the row does not know: LQ_EUNSUPPORTED names
  * the key. prefix is the row's: see arch_fit_prefix. */
+/* What every config begins with: nothing, and factors that are 1. */
+void arch_config_init(arch_config *c, const arch_row *row);
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err);
 void arch_config_free(arch_config *c);

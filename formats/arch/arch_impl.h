@@ -55,8 +55,7 @@ void arch_free_sizes(arch_config *c);
 /* Of a config that has all else: its layers with n-grams are counted, and what those need is there. (arch_ngrams.c) */
 lq_status arch_ngrams_fit(arch_config *c, lq_err *err);
 
-/* What every config begins with, and what must hold between its numbers wherever they came from. */
-void arch_config_init(arch_config *c, const arch_row *row);
+/* What must hold between a config's numbers wherever they came from. */
 lq_status arch_config_check(const arch_config *c, lq_err *err);
 
 #endif

@@ -143,37 +143,22 @@ static lq_status make_config(model *m, const shape *z, lq_err *err)
     arch_config *c = lq_push(&m->arena, sizeof *c);
     arch_layer *layers = lq_push(&m->arena, (size_t)z->layers * sizeof *layers);
     if (!c || !layers) return lq_fail(err, LQ_ENOMEM, "built-in model: out of memory");
-    *c = (arch_config){
-        .row = arch_find("LlamaForCausalLM", NULL),
-        .vocab = z->vocab,
-        .hidden = z->hidden,
-        .layers = z->layers,
-        .heads = z->heads,
-        .kv_heads = z->kv_heads,
-        .head_dim = D,
-        .ffn = z->ffn,
-        .max_pos = z->max_pos,
-        .norm_eps = 1e-5,
-        .act = ARCH_SILU,
-        .v_dim = D,
-        .embed_dim = z->hidden,
-        .embed_scale = 1,
-        .residual_scale = 1,
-        .logit_scale = 1,
-        .router_scale = 1,
-        .latent_scale = 1,
-        .join_heat = 1,
-        .gate_scale = 1,
-        .down_scale = 1,
-        .o_scale = 1,
-        .rope_dims = D,
-        .rope = { { .kind = ROPE_PLAIN, .theta = z->theta, .factor = 1, .attention_factor = 1 } },
-        .layer = layers,
-        .attn_scale = 1 / sqrt((double)D),
-        .bos = -1,
-        .dtype = LQ_BF16,
-    };
-    c->w = c->row->w;
+    arch_config_init(c, arch_find("LlamaForCausalLM", NULL));
+    c->vocab = z->vocab;
+    c->hidden = c->embed_dim = z->hidden;
+    c->layers = z->layers;
+    c->heads = z->heads;
+    c->kv_heads = z->kv_heads;
+    c->head_dim = c->v_dim = c->rope_dims = D;
+    c->ffn = z->ffn;
+    c->max_pos = z->max_pos;
+    c->norm_eps = 1e-5;
+    c->act = ARCH_SILU;
+    c->rope[0] =
+        (arch_rope){ .kind = ROPE_PLAIN, .theta = z->theta, .factor = 1, .attention_factor = 1 };
+    c->layer = layers;
+    c->attn_scale = 1 / sqrt((double)D);
+    c->dtype = LQ_BF16;
     m->cfg = c;
     return LQ_OK;
 }
