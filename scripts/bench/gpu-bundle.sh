@@ -26,11 +26,14 @@ done
 cp scripts/bench/gpu.sh scripts/bench/gpu_peers.py scripts/bench/make_model.py "$top/scripts/bench/"
 cp calib/builtin_text.txt "$top/calib/"
 cp -r models/novels-1m "$top/models/"
-cp models/novels-6m/token* "$top/models/novels-6m/"
+cp models/novels-6m/*.json "$top/models/novels-6m/"
 cat tests/unit/test_*dev*.c tests/unit/test_forward_ranks.c tests/support/*.h >"$work/sources"
 for folder in tests/golden/arch/*/; do
     folder=${folder%/}
     ! grep -q "\"${folder##*/}\"" "$work/sources" || cp -r "$folder" "$top/tests/golden/arch/"
+done
+for folder in $(grep -o '"tests/golden/[^%"]*["%]' "$work/sources" | tr -d '"%' | grep -v '^tests/golden/arch\b' | cut -d/ -f1-3 | sort -u); do
+    cp -r "$folder" "$top/tests/golden/"
 done
 cp LICENSE NOTICE "$top/"
 needs=$(objdump -T "$tests" "$top"/lib/* 2>/dev/null | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n | tail -n 1)
