@@ -1,7 +1,8 @@
 /* kernels/cuda/rows.cu - the operations on rows of f32: norms, rotation and the cache, activations,
  * embedding. All of them move bytes and little else.
  *
- *   norm    one block of 256 threads a row (norm.cuh); shared: 2 x 8 floats, 64 B
+ *   norm    one block of 256 threads a row (norm.cuh), held in registers where it can be; shared: 2 x 8
+ *           floats, 64 B
  *   squares its sum of squares alone, of a row's part on this device     shared: 32 B
  *   scale   one thread an element, by the sum over all devices
  *   rope    a warp a head of a row: those of q, then k, then v; 4 warps a block
@@ -19,7 +20,7 @@
 inline namespace CU_NAME(rows_cu)
 {
 
-    enum { THREADS = 256, ROPE_WARPS = 4 };
+    enum { THREADS = 256, ROPE_WARPS = 4, HELD = 8 /* fours of a row that a thread keeps */ };
 
     __device__ __forceinline__ float rounded(float v, bool bf16)
     {
@@ -31,9 +32,80 @@ inline namespace CU_NAME(rows_cu)
         int64_t ld;
         float factor;
         norm_how how;
-        bool bf16, quads;
+        bool bf16, quads, held;
         int64_t order; /* of arranged */
     };
+
+    /* Elements k .. k + 3 of a row, normed, to where they go; i: of h. */
+    __device__ __forceinline__ void put_four(const float4 &v, G<float> h, G<uint16_t> arranged,
+                                             int64_t i, int k, const norm_shape &s)
+    {
+        const uint2 two = { cu_pair<false>(v.x, v.y), cu_pair<false>(v.z, v.w) };
+        if (!arranged) {
+            cu_st(h + i, s.bf16 ? float4{ cu_bf16_f32(two.x & 0xffffu), cu_bf16_f32(two.x >> 16),
+                                          cu_bf16_f32(two.y & 0xffffu), cu_bf16_f32(two.y >> 16) }
+                                : v);
+            return;
+        }
+        /* pairs stay together in every order, fours in that of rows */
+        const G<uint16_t> to = arranged + arrange_place(blockIdx.x, k, s.K, s.order);
+        if (s.order == 0) {
+            cu_st(to, two);
+            return;
+        }
+        cu_st(to, two.x);
+        cu_st(arranged + arrange_place(blockIdx.x, k + 2, s.K, s.order), two.y);
+    }
+
+    /* A row that its threads' registers hold, so that it is read once; norm_kernel's bits. */
+    __device__ __forceinline__ void norm_held(
+        S<float> part, G<float> row, G<float> h, G<uint16_t> arranged, G<const float> add,
+        G<const float> w, G<const float> b, int64_t at, const norm_shape &s)
+    {
+        const int first = 4 * (int)threadIdx.x;
+        float4 v[HELD];
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int k = first + i * 4 * NORM_THREADS;
+            v[i] = { 0, 0, 0, 0 };
+            if (k < s.K) v[i] = cu_ld<float4>(row + k);
+        }
+#pragma unroll
+        for (int i = 0; add && i < HELD; i++) {
+            const int k = first + i * 4 * NORM_THREADS;
+            if (k >= s.K) break;
+            const float4 more = cu_ld<float4>(add + (at + k));
+            v[i].x += more.x * s.factor;
+            v[i].y += more.y * s.factor;
+            v[i].z += more.z * s.factor;
+            v[i].w += more.w * s.factor;
+            cu_st(row + k, v[i]);
+        }
+        if (!h && !arranged) return;
+        float mean = 0, sum = 0;
+        if (s.how.layer) {
+#pragma unroll
+            for (int i = 0; i < HELD; i++)
+                sum = norm_sum(sum, v[i], s.K - first - i * 4 * NORM_THREADS, false, 0);
+            norm_put(part, sum);
+            __syncthreads();
+            mean = norm_all(part) / (float)s.K;
+        }
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            sum = norm_sum(sum, v[i], s.K - first - i * 4 * NORM_THREADS, true, mean);
+        norm_put(part + NORM_WARPS, sum);
+        __syncthreads();
+        const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int k = first + i * 4 * NORM_THREADS;
+            if (k < s.K)
+                put_four(norm_values(v[i], mean, factor, w ? w + k : w, b ? b + k : b, s.how), h,
+                         arranged, at + k, k, s);
+        }
+    }
 
     __global__ void __launch_bounds__(NORM_THREADS)
         norm_kernel(G<float> x, G<float> h, G<uint16_t> arranged, G<const float> add,
@@ -45,6 +117,10 @@ inline namespace CU_NAME(rows_cu)
         const int64_t own = (int64_t)(blockIdx.x % s.rows) * s.K;
         const G<float> row = x + at;
         cu_follow();
+        if (s.held) {
+            norm_held(part, row, h, arranged, add, w ? w + own : w, b ? b + own : b, at, s);
+            return;
+        }
         for (int k = threadIdx.x; add && k < s.K; k += NORM_THREADS)
             row[k] += add[at + k] * s.factor;
         if (!h && !arranged) return;
@@ -235,15 +311,18 @@ inline namespace CU_NAME(rows_cu)
 
 }
 
+static bool at16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
 /* Whether elements of rows that begin so far apart can be read four at a time. */
 static bool quads(const float *x, int64_t K, int64_t ld)
 {
-    return K % 4 == 0 && ld % 4 == 0 && (uintptr_t)x % 16 == 0;
+    return K % 4 == 0 && ld % 4 == 0 && at16(x);
 }
 
 void CU_NAME(norm)(dev *d, const dev_norm_args *a)
 {
     const int64_t ld = a->ld ? a->ld : a->K;
+    const bool four = quads(a->x, a->K, ld);
     const norm_shape s = { (int)a->K,
                            a->rows ? (int)a->rows : 1,
                            a->side ? (int)a->side : 1,
@@ -251,7 +330,9 @@ void CU_NAME(norm)(dev *d, const dev_norm_args *a)
                            a->factor != 0 ? a->factor : 1.0f,
                            { a->offset, a->eps, a->layer },
                            a->bf16,
-                           quads(a->x, a->K, ld),
+                           four,
+                           four && a->K <= 4 * HELD * NORM_THREADS && at16(a->h) && at16(a->add) &&
+                               at16(a->w) && at16(a->b) && at16(a->order.to),
                            a->order.how };
     if (a->T == 0) return;
     CU_FOLLOW(d, "norm", norm_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->h,

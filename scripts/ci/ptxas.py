@@ -12,7 +12,7 @@ import sys
 # kernel: threads a block, registers a thread, static shared memory of a block (dynamic: the file's
 # top), bytes. Registers x threads x the blocks that are to share a multiprocessor <= 65,536.
 BUDGET = {
-    "norm_kernel": (256, 40, 64),
+    "norm_kernel": (256, 64, 64),
     "clip_kernel": (256, 40, 0),
     "squares_kernel": (256, 40, 32),
     "scale_kernel": (256, 40, 0),

@@ -3,7 +3,8 @@
 #include "tests/support/devtwins.h"
 
 /* ---- rows ---- */
-static const int64_t widths[] = { 1, 31, 64, 257, 1030, 2083 /* a wider block */ };
+static const int64_t widths[] = { 1,    31,   64,   257,
+                                  1030, 2083, 5124, 8196 /* more than registers hold */ };
 
 TEST(norms_agree_with_the_cpu)
 {
@@ -55,6 +56,39 @@ TEST(norms_agree_with_the_cpu)
                           (long long)K);
                 rig_close(&r);
             }
+}
+
+/* Where a row goes a number further on it is not written four at a time, and is read three times. */
+TEST(a_row_that_registers_hold_has_the_bits_of_one_that_is_read_again)
+{
+    enum { T = 2, K = 5124, N = T * K };
+    for (int layer = 0; layer < 2; layer++) {
+        rig r;
+        rig_open(&r);
+        const float *x = floats(&r, N, 1), *add = floats(&r, N, 2), *w = floats(&r, K, 3);
+        float *want = floats(&r, N + 4, 4), *got = floats(&r, N, 5), *sum = floats(&r, N, 6);
+        dev_norm_args a = { .x = put(&r, x, N * 4),
+                            .h = (float *)put(&r, NULL, (N + 4) * 4) + 1,
+                            .add = put(&r, add, N * 4),
+                            .w = put(&r, w, K * 4),
+                            .factor = 0.3f,
+                            .eps = 1e-5f,
+                            .bf16 = layer,
+                            .layer = layer,
+                            .T = T,
+                            .K = K };
+        ops->norm(&r.d, &a);
+        bool ok = get(&r, want, a.h - 1, (N + 4) * 4, "read again") &&
+                  get(&r, sum, a.x, N * 4, "read again");
+        a.x = put(&r, x, N * 4);
+        a.h = put(&r, NULL, N * 4);
+        ops->norm(&r.d, &a);
+        ok = get(&r, got, a.h, N * 4, "held") && ok;
+        CHECK(ok && memcmp(want + 1, got, N * 4) == 0, "layer %d: other bits", layer);
+        ok = get(&r, got, a.x, N * 4, "held") && ok;
+        CHECK(ok && memcmp(sum, got, N * 4) == 0, "layer %d: another sum", layer);
+        rig_close(&r);
+    }
 }
 
 /* Heads of rows that hold more than them, and rounded: the bits of heads alone. */
@@ -614,6 +648,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(launches_follow_where_the_code_waits_and_it_was_tried);
     RUN(norms_agree_with_the_cpu);
+    RUN(a_row_that_registers_hold_has_the_bits_of_one_that_is_read_again);
     RUN(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last);
     RUN(what_is_made_in_a_products_order_gives_it_the_same_bytes);
     RUN(a_row_in_two_parts_is_normed_as_one);
