@@ -108,7 +108,6 @@ inline namespace CU_NAME(mm_thin_cu)
         int scale_size, zero_size;     /* log2 of bytes */
         dev_mm_act act;
         unsigned groups;     /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
-        int each;            /* as EACH of add_run */
         bool pairs;          /* scales are of 16 bits, one a row; zero points, if any, integers */
         unsigned zero_const; /* where there are none */
         bool by_part;        /* x of all parts does not fit: of one at a time */
@@ -186,6 +185,11 @@ inline namespace CU_NAME(mm_thin_cu)
         int stride; /* bytes from group to group; 0: there is no such piece */
         int end;    /* of groups */
     };
+    /* a b, of neither below 0, in one instruction. */
+    __device__ __forceinline__ uint64_t product_of(int a, int b)
+    {
+        return (uint64_t)(unsigned)a * (unsigned)b;
+    }
     /* at: of this warp's first part. */
     template <mm_code CODE>
     __device__ __forceinline__ void find_codes(source * s, const mm_view &v, const thin_out &o)
@@ -193,8 +197,8 @@ inline namespace CU_NAME(mm_thin_cu)
         enum { STEP = unit<CODE>::step };
         const int lane = threadIdx.x % CU_WARP, tile = tile_of(s->at, o);
         const int side = lane / (SIDE / PIECE), p = lane % (SIDE / PIECE), zero = p - ZEROS / PIECE;
-        s->codes = G<const uint8_t>(v.codes) +
-                   (tile * v.tile_bytes + (int64_t)s->at.first * unit<CODE>::step + lane * PIECE);
+        s->codes = G<const uint8_t>(v.codes) + (product_of(tile, (int)v.tile_bytes) +
+                                                s->at.first * unit<CODE>::step + lane * PIECE);
         s->to =
             cu_opaque(lane / (STEP / PIECE) * STEP + turned<CODE>(lane % (STEP / PIECE)) * PIECE);
         s->end = v.ng - side;
@@ -202,11 +206,11 @@ inline namespace CU_NAME(mm_thin_cu)
         if (side < o.sides && p < o.scale_pieces) {
             s->stride = o.scale_pieces * PIECE;
             s->side = G<const uint8_t>(v.scales) +
-                      (((int64_t)tile * v.ng + side) * s->stride + p * PIECE);
+                      (product_of(tile * v.ng + side, s->stride) + p * PIECE);
         } else if (side < o.sides && zero >= 0 && zero < o.zero_pieces) {
             s->stride = o.zero_pieces * PIECE;
             s->side = G<const uint8_t>(v.zeros) +
-                      (((int64_t)tile * v.ng + side) * s->stride + zero * PIECE);
+                      (product_of(tile * v.ng + side, s->stride) + zero * PIECE);
         }
     }
 
@@ -262,7 +266,7 @@ inline namespace CU_NAME(mm_thin_cu)
             for (int i = 0; i < unit<CODE>::runs && s->stride; i++) {
                 const int group = group_of(s->at.first + i * unit<CODE>::run, o);
                 cu_copy16_ldg(place + (unit<CODE>::bytes + i * o.sides * SIDE + lane * PIECE),
-                              s->side + (int64_t)group * s->stride, group < s->end);
+                              s->side + product_of(group, s->stride), group < s->end);
             }
         }
         s->at.first += STRIDE;
@@ -452,7 +456,7 @@ inline namespace CU_NAME(mm_thin_cu)
     {
         enum { RUN = unit<CODE>::run };
         const S<const uint8_t> side = place + unit<CODE>::bytes;
-#pragma unroll
+#pragma unroll 1 /* so that the loop's instructions stay in a multiprocessor's nearest cache */
         for (int i = 0; i < unit<CODE>::runs; i++)
             add_run<CODE, QUICK, EACH>(acc, place, side + i * o.sides * SIDE, v, o, first + i * RUN,
                                        i * RUN, x, x_step, l, map);
@@ -565,13 +569,12 @@ inline namespace CU_NAME(mm_thin_cu)
         }
     }
 
-    template <mm_code CODE, bool QUICK>
+    /* EACH: as of add_run. */
+    template <mm_code CODE, bool QUICK, int EACH>
     __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
         thin_kernel(mm_view v, mm_view outliers, mm_rows group, thin_in in, thin_out o)
     {
         enum { DEPTH = unit<CODE>::depth, UNIT = unit<CODE>::steps, SUMS = WARPS * TILE_N * ROWS };
-        constexpr bool SMALL = /* where groups of less than a run are usual */
-            CODE == C_MAP || CODE == C_E2M1 || (QUICK && (CODE == C_U2 || CODE == C_U4));
         CU_SHARED(float, sums, 2 * SUMS);
         CU_SHARED(float, norms, 2 * ROWS * NORM_WARPS);
         CU_SHARED(float, stat, 2 * ROWS);
@@ -639,17 +642,7 @@ inline namespace CU_NAME(mm_thin_cu)
                 __syncwarp(); /* all lanes' copies are there, and all have read the unit before */
                 bring<CODE>(&from, own, place, v, o, z0, z1);
                 const S<const uint8_t> codes = own + used;
-                if (o.each == unit<CODE>::run)
-                    add_unit<CODE, QUICK, unit<CODE>::run>(acc, codes, v, o, now.first, at, x_step,
-                                                           words, map);
-                else if (SMALL && o.each == 2)
-                    add_unit<CODE, QUICK, SMALL ? 2 : 0>(acc, codes, v, o, now.first, at, x_step,
-                                                         words, map);
-                else if (SMALL && o.each == 1)
-                    add_unit<CODE, QUICK, SMALL ? 1 : 0>(acc, codes, v, o, now.first, at, x_step,
-                                                         words, map);
-                else
-                    add_unit<CODE, QUICK, 0>(acc, codes, v, o, now.first, at, x_step, words, map);
+                add_unit<CODE, QUICK, EACH>(acc, codes, v, o, now.first, at, x_step, words, map);
                 at += UNIT * WARPS * x_step;
                 used = next_place<CODE>(used, place);
             }
@@ -688,7 +681,7 @@ inline namespace CU_NAME(mm_thin_cu)
             join_parts(o, panel, group.M);
     }
 
-    template <mm_code CODE, bool QUICK>
+    template <mm_code CODE, bool QUICK, int EACH>
     void run(dev * d, const mm_input *x, const mm_view &v, const mm_view &out, const thin_in &in,
              thin_out o)
     {
@@ -720,9 +713,27 @@ inline namespace CU_NAME(mm_thin_cu)
         if (blocks > o.items) blocks = o.items;
         if (o.parts && blocks > DEV_DONE / (int64_t)panels) blocks = DEV_DONE / (int64_t)panels;
         if (blocks < 1) blocks = 1;
-        CU_ALLOW(d, (thin_kernel<CODE, QUICK>), STATIC);
-        CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK>), dim3((unsigned)blocks, panels, parts),
-                  THREADS, shared, v, out, x->rows, in, o);
+        CU_ALLOW(d, (thin_kernel<CODE, QUICK, EACH>), STATIC);
+        CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK, EACH>),
+                  dim3((unsigned)blocks, panels, parts), THREADS, shared, v, out, x->rows, in, o);
+    }
+
+    /* each: as EACH of add_run. */
+    template <mm_code CODE, bool QUICK>
+    void run_each(dev * d, const mm_input *x, const mm_view &v, const mm_view &out,
+                  const thin_in &in, const thin_out &o, int each)
+    {
+        constexpr bool SCALED = CODE != C_F16 && CODE != C_BF16 && CODE != C_ROWS,
+                       SMALL = /* where groups of less than a run are usual */
+                       CODE == C_MAP || CODE == C_E2M1 || (QUICK && (CODE == C_U2 || CODE == C_U4));
+        if (!SCALED || each == unit<CODE>::run)
+            run<CODE, QUICK, unit<CODE>::run>(d, x, v, out, in, o);
+        else if (SMALL && each == 2)
+            run<CODE, QUICK, SMALL ? 2 : 0>(d, x, v, out, in, o);
+        else if (SMALL && each == 1)
+            run<CODE, QUICK, SMALL ? 1 : 0>(d, x, v, out, in, o);
+        else
+            run<CODE, QUICK, SCALED ? 0 : unit<CODE>::run>(d, x, v, out, in, o);
     }
 
     int size_of(lq_dtype d) { return lq_dtype_bits(d) == 8 ? 0 : lq_dtype_bits(d) == 16 ? 1 : 2; }
@@ -761,14 +772,12 @@ inline namespace CU_NAME(mm_thin_cu)
                              v.group_steps > 1
                                  ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1)
                                  : 0,
-                             whole                      ? RUN
-                             : RUN % v.group_steps == 0 ? v.group_steps
-                                                        : 0,
                              (v.scale_dtype == LQ_F16 || v.scale_dtype == LQ_BF16) && v.subs == 1 &&
                                  (v.zero == QT_ZERO_NONE || v.zero == QT_ZERO_INT),
                              (unsigned)v.zero_const,
                              cut.by_part,
                              ROWS };
+        const int each = whole ? (int)RUN : RUN % v.group_steps == 0 ? v.group_steps : 0;
         const dev_mm_norm *norm = a->norm;
         const thin_in in = { x->f,
                              x->ldf,
@@ -781,9 +790,9 @@ inline namespace CU_NAME(mm_thin_cu)
         /* the other is not for F16, or for any but integers and nvfp4 */
         constexpr bool always = mm_can_quick(CODE) && !mm_is_uint(CODE) && CODE != C_E2M1;
         if (mm_is_quick(CODE, v.zero) && v.subs != 2)
-            run<CODE, mm_can_quick(CODE)>(d, x, v, out, in, o);
+            run_each<CODE, mm_can_quick(CODE)>(d, x, v, out, in, o, each);
         else
-            run<CODE, always>(d, x, v, out, in, o);
+            run_each<CODE, always>(d, x, v, out, in, o, each);
     }
 
 }
