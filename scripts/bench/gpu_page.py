@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """docs/performance-gpu.md of what scripts/bench/gpu.sh found, here or on a machine that was rented (make gpu-bundle).
 
-usage: scripts/bench/gpu_page.py RESULT.json [PAGE.md]     RESULT.json '-': nothing was measured"""
+usage: scripts/bench/gpu_page.py RESULT.json [PAGE.md]     RESULT.json '-': nothing was measured
+A PAGE performance-gpu-PART.md is of another part: it has no predictions, and the page of the same folder names it."""
+import glob
 import json
 import os
 import sys
 
 import gpu_predict
 
+OTHER = "performance-gpu-"  # how pages of other parts are named
 LLAMA = "Llama-3.1-8B's shape"  # runtime/model/model_builtin.c
 
 
@@ -129,7 +132,8 @@ def head(parts, k):
     return lines + ([f"{sum(r['result'] == 'ok' for r in steps)} of {len(steps)} steps went well."] if steps else [])
 
 
-def page(parts):
+def page(parts, others, own):
+    """others: pages of other parts; own: this is one."""
     k = parts.get("kernels")
     lines = ["# Speed on a GPU", ""]
     if k:
@@ -138,17 +142,20 @@ def page(parts):
         lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make test-gpu` and `make bench-gpu` do on a",
                   "machine that has one, [`make gpu-bundle`](gpu-rented.md) on one that is rented; `scripts/bench/gpu_page.py` rewrites this",
                   "page of what they found. What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
+    if others:
+        lines += ["Other parts: " + ", ".join(f"[{name[len(OTHER):-3].upper()}]({name})" for name in others) + "."]
     lines += ["", "| what | to reach | found | |", "|---|---|---|---|"]
     for what, target, read in TABLE:
         found = read(parts) if k else None
         text, met = found if found else ("not measured", None)
         lines.append(f"| {what} | {target} | {text} | {'' if met is None else 'yes' if met else 'no'} |")
     lines += ["", "Not measured by `make bench-gpu`: gaps, which a profiler shows",
-              "(`nsys profile --trace cuda ./llmq bench model --device cuda --shape llama-3.1-8b --batch 1`).",
-              "", "## Predictions", "",
-              "**Predicted, not measured**: what the kernels should reach by the arithmetic of `scripts/bench/gpu_predict.py`, from counted",
-              "instructions and bytes. After the semicolon: the kernel's limit, which is memory, issue slots or the matrix units,",
-              "whichever takes longest; a range in per cent is of that limit.", "", *gpu_predict.table()]
+              "(`nsys profile --trace cuda ./llmq bench model --device cuda --shape llama-3.1-8b --batch 1`)."]
+    if not own:
+        lines += ["", "## Predictions", "",
+                  "**Predicted, not measured**: what the kernels should reach by the arithmetic of `scripts/bench/gpu_predict.py`, from counted",
+                  "instructions and bytes. After the semicolon: the kernel's limit, which is memory, issue slots or the matrix units,",
+                  "whichever takes longest; a range in per cent is of that limit.", "", *gpu_predict.table()]
     for part in ("kernels", "kernels_int8"):
         if part not in parts:
             continue
@@ -170,7 +177,10 @@ def main():
         if source != "-":
             with open(source, encoding="utf-8") as f:
                 parts = json.load(f)
-        text = page(parts)
+        folder, name = os.path.split(target)
+        own = name.startswith(OTHER)
+        others = [] if own else sorted(os.path.basename(p) for p in glob.glob(os.path.join(folder, OTHER + "*.md")))
+        text = page(parts, others, own)
     except (OSError, ValueError) as e:
         sys.exit(f"gpu_page.py: {source}: {e}")
     except (AttributeError, KeyError, TypeError) as e:
