@@ -442,6 +442,16 @@ size_t fwd_index_scratch(const arch_config *c, int threads); /* of fwd_rows_scra
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+/* A convolution of each channel by itself along the sequences (forward_conv.c), in place; its bias may be NULL. state:
+ * where the inputs before, [taps - 1, channels], begin in a sequence's. */
+typedef struct {
+    float *x; /* of the first of all rows */
+    int64_t ld, channels;
+    const float *w, *bias; /* [conv_taps, channels], [channels] */
+    bool silu;
+    int64_t state;
+} fwd_conv;
+void fwd_conv_along(const fwd_rows *r, const fwd_conv *c, const fwd_seq_state *states, int n);
 /* The rows of a sequence up to its next mark, or `end`: [at, the result). *mark begins with 0. */
 int64_t fwd_next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end);
 /* Rows [n] of `width` floats of the state, ld apart, to their places in the copies wanted after `at`. */

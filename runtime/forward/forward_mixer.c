@@ -22,7 +22,6 @@
 #include "kernels/scan.h"
 #include "runtime/model/kv_state.h"
 
-enum { CONV_CHANNELS = 64 }; /* of a piece */
 /* Positions that all pieces of a head go through before the next: the second cache holds their q and k. */
 enum { SCAN_ROWS = 256 };
 
@@ -293,50 +292,6 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int64_t fwd_next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end)
-{
-    while (*mark < s->run.n_marks && s->run.marks[*mark].after <= at)
-        ++*mark;
-    return *mark < s->run.n_marks ? least(s->run.marks[*mark].after, end) : end;
-}
-
-void fwd_copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
-                     int64_t width, int64_t ld)
-{
-    for (; mark < s->run.n_marks && s->run.marks[mark].after == at; mark++) {
-        float *to = s->run.marks[mark].copy + (from - s->run.state);
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i * ld, from + i * ld, (size_t)width * sizeof *to);
-    }
-}
-
-static void conv_piece(void *ctx, int64_t item, int thread)
-{
-    const along *a = ctx;
-    const arch_config *c = a->r->c;
-    const fwd_seq_state *s = &a->states[item / a->pieces];
-    const int64_t c0 = item % a->pieces * CONV_CHANNELS, left = a->v.channels - c0;
-    const model_vector *w = &a->l->vec[R_MIX_CONV];
-    k_conv_args k = { .ldx = a->v.ld,
-                      .n = left < CONV_CHANNELS ? left : CONV_CHANNELS,
-                      .w = w->w + c0,
-                      .ldw = a->v.channels,
-                      .bias = w->bias ? w->bias + c0 : NULL,
-                      .history = s->run.state + a->state + c0,
-                      .ldh = a->v.channels,
-                      .taps = (int)c->conv_taps,
-                      .silu = c->row->mixer != MIX_CONV && c->row->mixer != MIX_LRU };
-    (void)thread;
-    int mark = 0;
-    for (int64_t at = 0, to; at < s->n_rows; at = to) {
-        to = fwd_next_mark(s, &mark, at, s->n_rows);
-        k.x = a->v.x + (s->row0 + at) * a->v.ld + c0;
-        k.T = to - at;
-        k_conv(&k);
-        fwd_copy_marked(s, mark, to, k.history, c->conv_taps - 1, k.n, k.ldh);
-    }
-}
-
 /* SCAN_LANES values of a head. */
 static void scan_piece(void *ctx, int64_t item, int thread)
 {
@@ -562,10 +517,16 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t layer, in
     const arch_config *c = r->c;
     const fwd_seq_state *last = &r->states[first + n - 1];
     along a = { r, l, state, r->states + first, 0, mix_view_of(r), 0 };
-    a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
-    if (c->row->mixer != MIX_LIGHTNING) pool_run(r->p, n * a.pieces, conv_piece, &a);
     const int64_t R = last->row0 + last->n_rows - a.states->row0;
     const arch_mixer m = c->row->mixer;
+    const fwd_conv conv = { a.v.x,
+                            a.v.ld,
+                            a.v.channels,
+                            l->vec[R_MIX_CONV].w,
+                            l->vec[R_MIX_CONV].bias,
+                            m != MIX_CONV && m != MIX_LRU,
+                            state };
+    if (m != MIX_LIGHTNING) fwd_conv_along(r, &conv, a.states, n);
     if (m == MIX_CONV) return;
     if (m == MIX_SELECT) run_select(&a, R);
     for (int64_t h = 0; h < c->mix_heads && m == MIX_LIGHTNING; h++)
