@@ -73,7 +73,8 @@ bool grad_covers(const arch_config *c)
                                        R_HEAD_NORM,     R_ATTN_JOIN,      R_EXPERT_OUT_NORM,
                                        R_EMBED_BY,      R_ROUTER_IN,      R_LATENT_NORM,
                                        R_INDEX_IN_NORM, R_ATTN_NORM_DOWN, R_PAIR_NORM,
-                                       R_KEY_STEP,      R_ATTN_JOIN_X_BY, R_K_ROPE_NORM };
+                                       R_KEY_STEP,      R_ATTN_JOIN_X_BY, R_K_ROPE_NORM,
+                                       R_REL,           R_SHARE_SCALE };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

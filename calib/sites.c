@@ -11,6 +11,7 @@ static const struct {
     { R_QKV, CAL_ATTN },
     { R_ATTN_GATE, CAL_ATTN },
     { R_V_LATE, CAL_ATTN },
+    { R_REL, CAL_ATTN },
     { R_Q_A, CAL_ATTN },
     { R_KV_A, CAL_ATTN },
     { R_INDEX_K, CAL_ATTN },

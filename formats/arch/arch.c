@@ -37,6 +37,8 @@ void arch_config_init(arch_config *c, const arch_row *row)
     snprintf(c->prefix, sizeof c->prefix, "%s", row->prefix);
 }
 
+enum { ROWS_OF_TILE = 16 };
+
 static lq_status check_experts(const arch_config *c, lq_err *err)
 {
     if (!c->experts) return LQ_OK;
@@ -53,6 +55,18 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "route: expected numbers of what the router reads, found %" PRId64,
                        c->route);
+    const arch_name *down = arch_name_of(c, R_SHARED_DOWN);
+    const bool shared = down && (down->flags & NAME_SHARED);
+    if (shared != (c->shared_experts > 0) ||
+        (shared && (c->w.router != ROUTER_SIGMOID || !c->w.norm_topk || c->w.skips)) ||
+        (shared &&
+         (c->shared_ffn != c->shared_experts * c->expert_ffn || c->hidden % ROWS_OF_TILE)))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "shared_experts: expected %s in a %s, found %" PRId64 " for %" PRId64
+                       " outputs",
+                       shared ? "1 or more, as wide as the others, and outputs of whole tiles of 16"
+                              : "none within the router's sum",
+                       c->row->arch, c->shared_experts, c->hidden);
     if (c->experts_used < 1 || c->experts_used > arch_choices(c))
         return lq_fail(err, LQ_EVALUE,
                        "experts_used: expected 1..%" PRId64 " experts, found %" PRId64,
@@ -114,8 +128,8 @@ static lq_status check_mixer(const arch_config *c, lq_err *err)
                        "conv_taps, head_taps: expected convolutions of 1..%d, and values of two "
                        "halves, found %" PRId64 " and %" PRId64,
                        ARCH_MAX_TAPS, c->conv_taps, c->head_taps);
-    if (!arch_has_state(c) || !arch_mixer_scans(m)) return LQ_OK;
-    const bool heads = m != MIX_CONV;
+    if (!arch_has_state(c) || (!arch_mixer_scans(m) && m != MIX_TAPPED)) return LQ_OK;
+    const bool heads = m != MIX_CONV && m != MIX_TAPPED;
     if (c->conv_taps < 1 || c->conv_taps > ARCH_MAX_TAPS)
         return lq_fail(err, LQ_EVALUE, "conv_taps: expected a convolution of 1..%d, found %" PRId64,
                        ARCH_MAX_TAPS, c->conv_taps);
@@ -317,6 +331,20 @@ static lq_status check_distances(const arch_config *c, lq_err *err)
         there ? "a distance, and buckets of less" : "none", c->row->arch, c->dist_far, n);
 }
 
+/* What queries add to scores by distance. */
+static lq_status check_relative(const arch_config *c, lq_err *err)
+{
+    const bool there = arch_name_of(c, R_REL);
+    if (there == (c->rel_dims > 0) && there == (c->rel_extent > 0) &&
+        (!there ||
+         (c->attn_scale > 0 && !c->attn_softcap && c->rel_dims <= ARCH_MAX_WIDTH / c->heads)))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "rel_extent: expected %s in a %s, found %" PRId64 " of %" PRId64 " numbers",
+                   there ? "distances, and numbers of each head for them" : "none", c->row->arch,
+                   c->rel_extent, c->rel_dims);
+}
+
 /* The next word would be seen by those before it. */
 static lq_status check_both_ways(const arch_config *c, lq_err *err)
 {
@@ -394,6 +422,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_compressed(c, err);
     if (!s) s = check_hyper(c, err);
     if (!s) s = check_distances(c, err);
+    if (!s) s = check_relative(c, err);
     if (!s) s = check_asides(c, err);
     if (!s) s = check_key_pad(c, err);
     if (!s) s = check_both_ways(c, err);

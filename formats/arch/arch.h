@@ -72,6 +72,7 @@ typedef enum {
     X(MIX_LRU, "lru", false, true) /* real-gated linear recurrent unit, arXiv:2402.19427 */        \
     X(MIX_LIGHTNING, "lightning", false, true) /* a fixed decay of each head, arXiv:2401.04658 */  \
     X(MIX_CCA, "cca", true, true)       /* attention of convolved q and k (arXiv:2510.04476) */    \
+    X(MIX_TAPPED, "tapped", true, true) /* attention, R_K_CONV and so on before and after it */    \
     X(MIX_SPARSE, "sparse", true, true) /* attention to compressed positions that an indexer   \
                                                chooses, and to a window */   \
     X(MIX_HEAVY, "heavy", true, true)   /* the same to all of them, which stand for more */
@@ -150,6 +151,13 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DIST_K, "dist_k",                                                                                                     \
       ARCH_MATRIX) /* keys and queries of R_DIST_EMBED, where not by R_K and R_Q */                                           \
     X(R_DIST_Q, "dist_q", ARCH_MATRIX)                                                                                        \
+    /* [heads * rel_dims, hidden], and [rel_extent, rel_dims]: what a query adds to the scores of each distance */            \
+    X(R_REL, "rel", ARCH_MATRIX)                                                                                              \
+    X(R_REL_BANK, "rel_bank", ARCH_MATRIX)                                                                                    \
+    /* MIX_TAPPED: taps of each channel of k, of v and of what attention gives, whose sums are added to what they read */     \
+    X(R_K_CONV, "k_conv", ARCH_VECTOR)                                                                                        \
+    X(R_V_CONV, "v_conv", ARCH_VECTOR)                                                                                        \
+    X(R_ATTN_CONV, "attn_conv", ARCH_VECTOR)                                                                                  \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                                        \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                                        \
     X(R_O_NORM, "o_norm", ARCH_VECTOR) /* of what R_O reads */                                                                \
@@ -258,7 +266,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                                                      \
     X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                                                \
     X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                                                  \
-    X(R_DOWN_NORM, "down_norm", ARCH_VECTOR) /* of what R_DOWN reads */                                                       \
+    X(R_DOWN_NORM, "down_norm", ARCH_VECTOR)   /* of what R_DOWN reads */                                                     \
+    X(R_DOWN_SCALE, "down_scale", ARCH_VECTOR) /* [1]: on the same */                                                         \
     X(R_DOWN, "down", ARCH_LINEAR)                                                                                            \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                                                        \
     /* What R_ROUTER reads, where it is not h: gelu(2 gelu(1 norm(a))), a = in h + carry * the a \
@@ -269,6 +278,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_ROUTER_1, "router_1", ARCH_MATRIX)                                                                                    \
     X(R_ROUTER_2, "router_2", ARCH_MATRIX)                                                                                    \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */                                \
+    X(R_SHARE_SCALE, "share_scale", ARCH_VECTOR) /* [1]: on all shares */                                                     \
     X(R_EXPERTS_OF, "experts_of", ARCH_VECTOR)   /* [vocab, experts_used]: those of each token */                             \
     X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                                       \
     X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                                                \
@@ -290,7 +300,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                                              \
     X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                                                  \
     X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                                              \
-    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                                              \
+    X(R_SHARED_DOWN, "shared_down",                                                                                           \
+      ARCH_LINEAR) /* of several (shared_experts) the rows of each in turn */                                                 \
+    X(R_MLP_CONV, "mlp_conv", ARCH_VECTOR)           /* MIX_TAPPED, of what MLP or experts give */                            \
     X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                                                \
     /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                                                    \
     X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                                                    \
@@ -371,7 +383,7 @@ static inline bool arch_mixer_compresses(arch_mixer m) { return m == MIX_SPARSE 
 /* Has it products of its own, R_MIX_..., that a scan or convolution goes along? */
 static inline bool arch_mixer_scans(arch_mixer m)
 {
-    return arch_mixer_has_state(m) && !arch_mixer_compresses(m) && m != MIX_CCA;
+    return arch_mixer_has_state(m) && !arch_mixer_compresses(m) && m != MIX_CCA && m != MIX_TAPPED;
 }
 
 /* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, OWN and CONV
@@ -420,7 +432,8 @@ typedef enum {
     NAME_BEFORE = 131072,    /* a norm's weights multiply what it reads, not what it gives */
     NAME_HEAD_TAPS = 262144, /* a convolution within heads, [channels, head_dim, head_taps] */
     NAME_BIAS_BARE = 524288, /* its bias is the name + "_bias" */
-    NAME_ANY_ROWS = 1048576  /* how many rows a part of a table has is the file's */
+    NAME_ANY_ROWS = 1048576, /* how many rows a part of a table has is the file's */
+    NAME_SHARED = 2097152    /* one tensor for all shared experts, the expert its first dim */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -483,6 +496,8 @@ typedef struct {
                        */
     bool qkv_quarters; /* rows of R_QKV: for each quarter of the heads q, v, k */
     bool q_grow_nope;  /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
+    bool
+        q_grow_full; /* only in layers without a window, 1 + q_grow log(max(1, (p + 1) / q_grow_every)) */
     bool q_grow_power; /* ... by the power q_grow of 1 + (p + 1) / q_grow_every */
     /* After its i-th branch (from 1) x is sum / sqrt(i + 1) of the embedding and what branches gave: the stream is
      * kept as that sum, and what norms add to its mean square is i + 1 times as much */
@@ -520,6 +535,7 @@ typedef struct {
     arch_mlp mlp;
     bool up_first;      /* rows of R_GATE_UP: up, then gate */
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
+    bool mlp_mixed;     /* ... and those of R_GATE_UP and R_SHARED_GATE_UP */
     arch_router router;
     bool corr_logits;  /* R_ROUTER_CORR is added to the logits, not to the scores made of them */
     bool corr_more;    /* ... has a second row, of experts that are not run */
@@ -665,7 +681,7 @@ typedef struct {
 
 /* The sizes that may differ from layer to layer. */
 typedef struct {
-    int64_t kv_heads, head_dim, rope_dims, ffn, heads;
+    int64_t kv_heads, head_dim, rope_dims, ffn, heads, rel_extent;
     int64_t q_lora, kv_lora, v_dim; /* of MLA alone */
 } arch_sizes;
 
@@ -683,12 +699,14 @@ typedef struct arch_config {
     int64_t key_pad;    /* the last dims of head_dim, which no product makes: R_KEY_STEP's */
     int64_t embed_dim;  /* of the embedding: hidden but for R_PROJ_IN */
     int64_t embed_more; /* its rows beyond the vocabulary's, which no text has */
+    int64_t head_more;  /* R_HEAD's, of which no logits are made */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     int64_t dist_buckets;        /* of distances, half of them of keys ahead; 0: none */
     /* R_DIST_EMBED: distances from there on share a row; 0: there is none. dist_buckets rows on either side, near
      * ones one by one and others by the logarithm, or without buckets dist_far. What scores have of it: q by its
      * keys, k by its queries, which are made by R_K and R_Q where shared; its rows are normed */
     int64_t dist_far, dist_keys, dist_queries, dist_shared, dist_normed;
+    int64_t rel_dims, rel_extent; /* R_REL: numbers of a head; distances from there on have none */
     int64_t types; /* of a text's parts, each with a vector in R_TYPE_EMBED; 0: none */
     double norm_eps;
     double post_eps; /* of R_ATTN_POST_NORM and R_MLP_POST_NORM; 0: norm_eps */
@@ -770,6 +788,9 @@ typedef struct arch_config {
     double decay_span;
     /* experts; 0 of them: none */
     int64_t experts, experts_used, expert_ffn, shared_ffn;
+    /* Not 0: shared_ffn is of so many experts, whose scores are R_ROUTER's last, and their shares parts of one sum with
+     * those of the chosen */
+    int64_t shared_experts;
     int64_t zero_experts; /* further ones, without tensors, that put out what they read */
     int64_t latent;       /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
@@ -860,6 +881,11 @@ static inline int64_t arch_hyper_width(const arch_config *c)
 static inline int64_t arch_choices(const arch_config *c)
 {
     return c->experts ? c->experts + c->zero_experts + c->w.skips : 0;
+}
+/* Scores that a router makes. */
+static inline int64_t arch_router_rows(const arch_config *c)
+{
+    return arch_choices(c) + c->shared_experts;
 }
 /* Numbers of layers in names. */
 int64_t arch_numbered_layers(const arch_config *c);

@@ -44,10 +44,11 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("ffn", ffn, 1, MAX_WIDTH)
 
 /* Likewise, left out where they are the model's. */
-#define LAYER_LATER_INTS(X)             \
-    X("heads", heads, 1, MAX_WIDTH)     \
-    X("q_lora", q_lora, 0, MAX_WIDTH)   \
-    X("kv_lora", kv_lora, 0, MAX_WIDTH) \
+#define LAYER_LATER_INTS(X)                   \
+    X("heads", heads, 1, MAX_WIDTH)           \
+    X("rel_extent", rel_extent, 0, MAX_WIDTH) \
+    X("q_lora", q_lora, 0, MAX_WIDTH)         \
+    X("kv_lora", kv_lora, 0, MAX_WIDTH)       \
     X("v_dim", v_dim, 1, MAX_WIDTH)
 
 /* Left out where they are neutral: X(key, field, lowest, highest, neutral). The neutral value may
@@ -57,6 +58,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("key_pad", key_pad, 0, MAX_WIDTH, 0)                    \
     X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
+    X("rel_dims", rel_dims, 0, MAX_WIDTH, 0)                  \
+    X("rel_extent", rel_extent, 0, MAX_WIDTH, 0)              \
     X("types", types, 0, 1024, 0)                             \
     X("dist_buckets", dist_buckets, 0, 1024, 0)               \
     X("dist_far", dist_far, 0, MAX_WIDTH / 2, 0)              \
@@ -84,6 +87,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("embed_more", embed_more, 0, 1024, 0)                   \
+    X("head_more", head_more, 0, 1024, 0)                     \
     X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
     X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
     X("hyper", hyper, 0, ARCH_MAX_STREAMS, 0)                 \
@@ -112,6 +116,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("route", route, 0, MAX_WIDTH, 0)                        \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
+    X("shared_experts", shared_experts, 0, 1024, 0)           \
     X("zero_experts", zero_experts, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
     X("shared_ffn", shared_ffn, 0, INT32_MAX, 0)              \

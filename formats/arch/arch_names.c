@@ -474,7 +474,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const int64_t first = c->w.proj_late ? c->embed_dim : c->hidden;
     const int64_t in =
         arch_is_eagle(c) || c->asides ? 2 * c->hidden : c->hidden; /* of q, k and v */
-    const int64_t rank = c->aside_rank;
+    const int64_t rank = c->aside_rank, n_shared = c->shared_experts ? c->shared_experts : 1;
     const int64_t parts = c->ngram_parts ? c->ngram_parts : 1;
     const struct {
         int64_t N, K;
@@ -504,7 +504,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_ROPE_LOG] = { 1, c->rope_dims / 2 },
         [R_HEAD_NORM] = { 1, c->embed_dim },
-        [R_HEAD] = { arch_words(c), c->embed_dim },
+        [R_HEAD] = { arch_words(c) + c->head_more, c->embed_dim },
         [R_POOLER] = { c->hidden, c->hidden },
         [R_POOL_NORM] = { 1, c->hidden },
         [R_SCORE] = { c->labels, c->hidden },
@@ -528,6 +528,11 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_O] = { c->hidden, arch_o_width(c) },
         [R_DIST_K] = { k, c->hidden },
         [R_DIST_Q] = { q, c->hidden },
+        [R_REL] = { c->heads * c->rel_dims, c->hidden },
+        [R_REL_BANK] = { c->rel_extent, c->rel_dims },
+        [R_K_CONV] = { 1, k * c->conv_taps },
+        [R_V_CONV] = { 1, v * c->conv_taps },
+        [R_ATTN_CONV] = { 1, c->hidden * c->conv_taps },
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : D },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : D },
         [R_V_NORM] = { 1, c->v_dim },
@@ -618,14 +623,16 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_XIELU_BETA] = { 1, 1 },
         [R_XIELU_EPS] = { 1, 1 },
         [R_DOWN_NORM] = { 1, c->ffn },
+        [R_DOWN_SCALE] = { 1, 1 },
         [R_DOWN] = { c->hidden, c->ffn },
-        [R_ROUTER] = { arch_choices(c), c->route ? c->route : c->hidden },
+        [R_ROUTER] = { arch_router_rows(c), c->route ? c->route : c->hidden },
         [R_ROUTER_IN] = { c->route, c->hidden },
         [R_ROUTER_CARRY] = { 1, c->route },
         [R_ROUTER_IN_NORM] = { 1, c->route },
         [R_ROUTER_1] = { c->route, c->route },
         [R_ROUTER_2] = { c->route, c->route },
         [R_ROUTER_CORR] = { c->w.corr_more ? 2 : 1, arch_choices(c) },
+        [R_SHARE_SCALE] = { 1, 1 },
         [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
         [R_LATENT_OUT] = { c->hidden, c->latent },
@@ -645,7 +652,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_SHARED_GATE] = { c->shared_ffn, c->hidden },
         [R_SHARED_UP] = { c->shared_ffn, c->hidden },
         [R_SHARED_GATE_UP] = { 2 * c->shared_ffn, c->hidden },
-        [R_SHARED_DOWN] = { c->hidden, c->shared_ffn },
+        [R_SHARED_DOWN] = { n_shared * c->hidden, c->shared_ffn / n_shared },
+        [R_MLP_CONV] = { 1, c->hidden * c->conv_taps },
         [R_MLP_POST_NORM] = { 1, c->hidden },
         [R_PLE_GATE] = { c->ple_dim, c->hidden },
         [R_PLE_OUT] = { c->hidden, c->ple_dim },

@@ -48,7 +48,8 @@ bool arch_role_exact(arch_role r)
            (r >= R_HYPER_ATTN_DOWN && r <= R_HYPER_MLP_POST) || r == R_KEY_STEP ||
            r == R_ROUTER_1 || r == R_ROUTER_2 || r == R_SHARED_ROUTER || r == R_INDEX_W ||
            r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
-           r == R_HYPER_END_DOWN || r == R_HYPER_END_UP || (r >= R_MIX_BA && r <= R_MIX_STEP);
+           r == R_HYPER_END_DOWN || r == R_REL_BANK || r == R_HYPER_END_UP ||
+           (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
 static const struct {

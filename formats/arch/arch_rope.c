@@ -546,6 +546,10 @@ float arch_q_factor(const arch_config *c, int64_t layer, int64_t pos)
 {
     if (!(c->q_grow > 0) || !c->q_grow_every) return 1;
     if (c->w.q_grow_nope && c->layer[layer].rope != ROPE_OFF) return 1;
+    if (c->w.q_grow_full) {
+        const float turns = (float)(pos + 1) / (float)c->q_grow_every;
+        return c->layer[layer].window || turns < 1 ? 1 : 1 + (float)c->q_grow * logf(turns);
+    }
     if (c->w.q_grow_power)
         return expf((float)c->q_grow * log1pf((float)(pos + 1) / (float)c->q_grow_every));
     const float turns = floorf((float)(pos + c->w.q_grow_nope) / (float)c->q_grow_every);

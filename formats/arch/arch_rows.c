@@ -10,7 +10,7 @@ static const arch_row *const families[] = {
     arch_rows_beam,      arch_rows_mistral_large, arch_rows_ettin,  arch_rows_griffin,
     arch_rows_diffllama, arch_rows_minimax,       arch_rows_muse,   arch_rows_longcat,
     arch_rows_zaya,      arch_rows_zamba,         arch_rows_doge,   arch_rows_outside,
-    arch_rows_dots,
+    arch_rows_dots,      arch_rows_inkling,
 };
 
 const arch_row *arch_next(const arch_row *row)

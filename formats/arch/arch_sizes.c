@@ -7,8 +7,8 @@
 arch_sizes arch_sizes_of(const arch_config *c, int64_t layer)
 {
     const arch_config *own = arch_at(c, layer);
-    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn,
-                         own->heads,    own->q_lora,   own->kv_lora,   own->v_dim };
+    return (arch_sizes){ own->kv_heads,   own->head_dim, own->rope_dims, own->ffn,  own->heads,
+                         own->rel_extent, own->q_lora,   own->kv_lora,   own->v_dim };
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -37,12 +37,14 @@ static void put_sizes(arch_config *c, const arch_sizes *z)
     c->rope_dims = z->rope_dims;
     c->ffn = z->ffn;
     c->heads = z->heads;
+    c->rel_extent = z->rel_extent;
 }
 
 static bool same_sizes(const arch_config *c, const arch_sizes *z)
 {
     return c->kv_heads == z->kv_heads && c->head_dim == z->head_dim &&
            c->rope_dims == z->rope_dims && c->ffn == z->ffn && c->heads == z->heads &&
+           c->rel_extent == z->rel_extent &&
            (!c->w.mla ||
             (c->q_lora == z->q_lora && c->kv_lora == z->kv_lora && c->v_dim == z->v_dim));
 }
@@ -72,8 +74,9 @@ lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err)
         most = (arch_sizes){
             larger(most.kv_heads, z[i].kv_heads),   larger(most.head_dim, z[i].head_dim),
             larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn),
-            larger(most.heads, z[i].heads),         larger(most.q_lora, z[i].q_lora),
-            larger(most.kv_lora, z[i].kv_lora),     larger(most.v_dim, z[i].v_dim)
+            larger(most.heads, z[i].heads),         larger(most.rel_extent, z[i].rel_extent),
+            larger(most.q_lora, z[i].q_lora),       larger(most.kv_lora, z[i].kv_lora),
+            larger(most.v_dim, z[i].v_dim)
         };
     put_sizes(c, &most);
     for (int64_t i = 0; i < c->layers; i++) {

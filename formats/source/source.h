@@ -162,7 +162,7 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
 lq_status src_matrix_rows(const src_source *s, arch_role r, int64_t layer, int64_t expert,
                           int64_t n0, int64_t n1, qt_tensor *w, lq_arena *a, lq_err *err);
 void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert);
-/* The same of a role's stored tensor, from a source or not yet in one. An expert whose blocks begin
+/* The same of a role's stored tensor, from a source or not yet in one; c: of its layer (arch_at). An expert whose blocks begin
  * in another's comes as f32. Errors: LQ_ENOMEM, LQ_EUNSUPPORTED (tiles across experts). */
 lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t expert,
                     const qt_tensor *stored, lq_arena *a, lq_err *err);

@@ -74,6 +74,7 @@ lq_status src_fit_head(src_source *s, lq_err *err)
         return LQ_OK;
     if (c->head != HEAD_WORDS) return LQ_OK;
     const src_tensor *h = src_find(s, head), *e = src_find(s, embed);
+    if (h && h->n_dims == 2 && h->shape[0] == arch_words(c)) c->head_more = 0;
     if (c->tied && e && has_head_bias(s)) {
         c->tied = false;
         return h ? LQ_OK : add_head(s, head, e, err);

@@ -120,6 +120,10 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         if (!bias) want[n++] = 1, want[n++] = arch_taps(c, a->role);
         return find_checked(s, name, n, want, false, out, err);
     }
+    if (a->flags & NAME_SHARED)
+        return find_checked(s, name, 3,
+                            (const int64_t[]){ c->shared_experts, N / c->shared_experts, K }, false,
+                            out, err);
     if ((a->flags & NAME_HEAD_TAPS) && bias) return find_checked(s, name, 1, &N, false, out, err);
     if (a->flags & NAME_HEAD_TAPS)
         return find_checked(s, name, 3, (const int64_t[]){ N, K / c->head_taps, c->head_taps },
@@ -291,7 +295,7 @@ lq_status src_matrix_rows(const src_source *s, arch_role r, int64_t layer, int64
     if (st || !t) return st;
     qt_tensor all;
     src_load(&all, s, t);
-    st = src_slice(w, &s->config, r, expert, &all, a, err);
+    st = src_slice(w, arch_at(&s->config, layer), r, expert, &all, a, err);
     if (!st && n1 <= w->N) {
         const qt_tensor whole = *w;
         if (!qt_rows(w, &whole, n0, n1) && !tiles_rows(w, &whole, n0, n1)) *w = whole;

@@ -40,6 +40,7 @@ static int64_t row_of(const arch_config *c, cal_site site, arch_role from, int64
         const int64_t head = k / c->v_dim, g = head / (c->heads / c->kv_heads);
         return fold_v_row(c, from, g) + k % c->v_dim;
     }
+    if (from == R_GATE_UP && c->w.mlp_mixed) return 2 * k + 1;
     if (from == R_GATE_UP) return c->w.up_first ? k : c->ffn + k;
     if (from == R_EXPERT_GATE_UP) return c->w.gate_up_mixed ? 2 * k + 1 : c->expert_ffn + k;
     return k;

@@ -140,10 +140,15 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
     float sum = choose_eps(c);
     for (int64_t i = 0; i < k; i++)
         sum += scores[r->chosen[i]];
+    for (int64_t i = 0; i < c->shared_experts; i++)
+        sum += r->shared[i] = choose_sigmoid(scores[E + i]);
+    const float by = (float)c->expert_scale * (r->by ? *r->by : 1);
+    for (int64_t i = 0; i < c->shared_experts; i++)
+        r->shared[i] = r->shared[i] / sum * by;
     rise(r->chosen, k);
     for (int64_t i = 0; i < k; i++) {
         const float s = scores[r->chosen[i]];
-        r->share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
+        r->share[i] = (c->w.norm_topk ? s / sum : s) * by;
         if (scale) r->share[i] *= scale[r->chosen[i]];
         if (c->w.skips && r->chosen[i] == E - 1) r->chosen[i] = 0, r->share[i] = 0;
     }

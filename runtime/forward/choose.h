@@ -1,7 +1,7 @@
 /* runtime/forward/choose.h - which experts a row is sent to, and with what shares.
  *
  *   scores = softmax, sigmoid or the root of softplus of the router's logits; of the best groups of experts the best experts, by
- *   scores and correction; shares: their scores, of the sum of these where the row's wiring says so
+ *   scores and correction; shares: their scores, of the sum of these (and of the shared experts') where the row's wiring says so
  *
  * (arXiv:2401.04088; groups: arXiv:2405.04434; correction: arXiv:2412.19437; two experts by thresholds:
  * arXiv:2409.12136.) */
@@ -22,6 +22,8 @@ typedef struct {
     int32_t *group_best; /* [groups_used] scratch */
     int32_t *chosen;     /* [experts_used], rising */
     float *share;        /* [experts_used] */
+    float *shared;       /* [shared_experts], whose logits are behind the others */
+    const float *by;     /* [1] on all shares, or NULL */
     const float *given;  /* [experts_used] those of the row's token, or NULL */
 } choose_row;
 

@@ -392,6 +392,10 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
         run_layers(f, f->first, f->m->cfg->layers, b);
         if (f->opts.all_hidden)
             f->rows.ops->keep_all(&f->rows, f->opts.n_inputs ? NULL : &f->w->final_norm, b);
+        else if (fwd_last_maker(f->m->cfg) == f->m->cfg->layers) {
+            f->rows.ops->pick(&f->rows, b->picked, b->n_picked);
+            f->rows.R = b->n_picked;
+        }
         if (b->n_picked && fwd_wordless(f->m))
             fwd_run_final(&f->rows, f->w, b->n_picked);
         else if (b->n_picked)

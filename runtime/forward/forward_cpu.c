@@ -323,6 +323,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
                    const fwd_group *g)
 {
     const arch_config *c = r->c;
+    const bool relative = l->lin[R_REL].present;
     attn_args a = {
         .q = r->q,
         .ldq = c->heads * c->head_dim,
@@ -349,11 +350,13 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .alibi_scaled = c->w.alibi_scaled,
         .alibi_bf16 = c->w.alibi_bf16,
         .dist_bias = l->dist_bias,
-        .n_dist = l->dist_row ? c->dist_far : MODEL_DIST,
+        .n_dist = relative      ? c->rel_extent
+                  : l->dist_row ? c->dist_far
+                                : MODEL_DIST,
         .dist_row = l->dist_row,
-        .dist_q = l->dist_k ? r->dist_q : NULL,
+        .dist_q = relative || l->dist_k ? r->dist_q : NULL,
         .dist_k = l->dist_q ? r->dist_k : NULL,
-        .dist_rows = arch_dist_rows(c),
+        .dist_rows = relative ? c->rel_extent + 1 : arch_dist_rows(c),
         .sinks = l->vec[R_SINKS].w,
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
@@ -413,7 +416,9 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
         cut_gates(r->mlp + t * ld, c->ffn, *z);
     for (float *g = r->mlp + row * ld; n > 0; n--, g += ld) {
         if (c->gate_scale != 1) k_scale(g, (float)c->gate_scale, c->ffn);
-        if (c->w.up_first)
+        if (c->w.mlp_mixed)
+            fwd_act_mixed(g, c->ffn, (k_act_fn)c->act, r->mlp_limit);
+        else if (c->w.up_first)
             k_act_mul(g, g + c->ffn, g, c->ffn, (k_act_fn)c->act, r->mlp_limit);
         else if (c->w.mlp == MLP_GATED)
             k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, r->mlp_limit);
@@ -422,6 +427,7 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
         else
             k_act(g, c->ffn, (k_act_fn)c->act);
         if (c->down_scale != 1) k_scale(g, (float)c->down_scale, c->ffn);
+        if (r->layer->vec[R_DOWN_SCALE].w) k_scale(g, *r->layer->vec[R_DOWN_SCALE].w, c->ffn);
     }
 }
 
@@ -457,7 +463,7 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
         activate(r);
         return;
     }
-    if (n == 1 && c->w.mlp == MLP_GATED && halve(half, outs[0].w)) {
+    if (n == 1 && c->w.mlp == MLP_GATED && !c->w.mlp_mixed && halve(half, outs[0].w)) {
         outs[1] = outs[0];
         outs[1].y += c->ffn;
         if (outs[0].bias) outs[1].bias += c->ffn;

@@ -47,3 +47,18 @@ void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx
 {
     if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
 }
+
+void fwd_act_mixed(float *x, int64_t n, k_act_fn f, float limit)
+{
+    enum { AT_ONCE = 64 };
+    /* Writing follows reading at half its pace. */
+    for (int64_t i = 0; i < n; i += AT_ONCE) {
+        float gate[AT_ONCE], up[AT_ONCE];
+        const int64_t here = n - i < AT_ONCE ? n - i : AT_ONCE;
+        for (int64_t j = 0; j < here; j++) {
+            gate[j] = x[2 * (i + j)];
+            up[j] = x[2 * (i + j) + 1];
+        }
+        k_act_mul(x + i, gate, up, here, f, limit);
+    }
+}

@@ -73,6 +73,7 @@ typedef struct {
     const arch_config *whole;
     const model_layer *layer; /* at work */
     arch_rope_use turn;       /* how it rotates */
+    int64_t state; /* where its state begins in a sequence's; of those that take turns 0 */
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;   /* or NULL */
@@ -111,6 +112,7 @@ typedef struct {
     float *ngram_e, *ngram_key, *ngram_value;
     float *dist_q,
         *dist_k;   /* [R, heads, arch_dist_rows]: q by each distance's keys, k by its queries */
+    float *rel;    /* [R, heads * rel_dims]; of it dist_q is [R, heads, rel_extent + 1] */
     int32_t *ids;  /* [R] tokens, where layers go by them */
     double sparse; /* arch_layer's, of the layer at work, as the next two: */
     float expert_limit, mlp_limit; /* or the model's, or infinity */
@@ -133,7 +135,7 @@ typedef struct {
     float *mix_out;          /* [R, heads * mix_value] or [R, hidden] */
     float *mix_beta, *decay; /* [R, mix_heads], [R, arch_mix_decays] */
     /* Experts; R * experts_used places, see forward_moe.c. */
-    float *scores, *choice;   /* [R, arch_choices] */
+    float *scores, *choice;   /* [R, arch_router_rows], [R, arch_choices] */
     float *route, *route_mid; /* [R, route] goes on to the next layer's router; [2, R, route] */
     float *group_score;       /* [R, expert_groups] */
     int32_t *group_best;      /* [R, groups_used] */
@@ -142,7 +144,7 @@ typedef struct {
     float *expert_in, *expert_out;  /* [places, 2 * expert_ffn], [places, hidden] */
     float *latent_in, *latent_sum;  /* [R, latent]: what experts read, and what they give */
     float *shared_in;               /* [R, 2 * shared_ffn] */
-    float *shared_share;            /* [R] */
+    float *shared_share;            /* [R, shared_experts], or [R] */
     /* MLA */
     float *q_a, *kv_a; /* [R, arch_q_width], [R, kv_lora + rope_dims]; k and v are not there */
     /* What is attended to are latents: [R, heads, kv_lora + rope_dims] q, then what attention made of
@@ -267,7 +269,7 @@ size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
 void fwd_slopes(const arch_config *c, float *slopes);
 int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
 /* The last layer that makes K and V, or an indexer's keys: those after it read others', and of them only the
- * wanted rows are computed. */
+ * wanted rows are computed. As many as there are layers: all rows go to the end, for the states that they leave. */
 int64_t fwd_last_maker(const arch_config *c);
 int64_t fwd_grows(const arch_config *c); /* likewise of grow */
 /* Is q multiplied in this layer? */
@@ -452,6 +454,14 @@ typedef struct {
     int64_t state;
 } fwd_conv;
 void fwd_conv_along(const fwd_rows *r, const fwd_conv *c, const fwd_seq_state *states, int n);
+/* MIX_TAPPED (forward_taps.c): the convolution of a role, if the layer has it, of x [R, channels]; what R_REL's rows add to
+ * scores, to dist_q. */
+void fwd_tap_along(const fwd_rows *r, const model_layer *l, int64_t layer, arch_role role,
+                   float *x);
+void fwd_relative(const fwd_rows *r, const model_layer *l, int64_t layer);
+size_t fwd_relative_scratch(const arch_config *c, int64_t R, int threads);
+/* x [n] = f(gate) up of [gate up gate up ...], 2 n. */
+void fwd_act_mixed(float *x, int64_t n, k_act_fn f, float limit);
 /* The rows of a sequence up to its next mark, or `end`: [at, the result). *mark begins with 0. */
 int64_t fwd_next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end);
 /* Rows [n] of `width` floats of the state, ld apart, to their places in the copies wanted after `at`. */

@@ -15,10 +15,11 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     if (c->key_pad) n = max_size(n, mm_scratch_bytes(R, c->kv_heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
-    if (arch_name_of(c, R_MIX_V) || arch_name_of(c, R_V_LATE))
+    if (arch_name_of(c, R_MIX_V) || arch_name_of(c, R_V_LATE) || c->rel_dims)
         n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
+    n = max_size(n, fwd_relative_scratch(c, R, threads));
     if (c->dist_far) n = max_size(n, fwd_heads_scratch(c->heads, R, c->head_dim, threads));
     if (c->head_taps)
         n = max_size(
@@ -98,15 +99,20 @@ static void open_out(fwd_rows *r, const model_vector *post, arch_branch b)
 {
     r->scale_y = (float)(r->c->residual_scale * r->c->join_y[b]);
     r->join = &r->layer->vec[b == BRANCH_MLP ? R_MLP_JOIN : R_ATTN_JOIN];
-    bool apart = post->w || r->join->w || r->scale_y != 1 || r->shared || r->c->hyper;
+    const bool tapped = r->layer->vec[b == BRANCH_MLP ? R_MLP_CONV : R_ATTN_CONV].w;
+    bool apart = tapped || post->w || r->join->w || r->scale_y != 1 || r->shared || r->c->hyper;
     r->out = apart ? r->y : r->x;
     if (apart) r->ops->clear(r);
 }
 
-/* What the branch left in out joins x. */
-static void close_out(const fwd_rows *r, const model_vector *norm, const model_vector *post)
+/* What a layer's branch left in out joins x. */
+static void close_out(const fwd_rows *r, const model_layer *l, int64_t layer, arch_branch b)
 {
-    const model_vector *after = r->c->w.norm_after_add ? norm : NULL;
+    const bool mlp = b == BRANCH_MLP;
+    const model_vector *norm = &l->vec[mlp ? R_MLP_NORM : R_ATTN_NORM],
+                       *post = &l->vec[mlp ? R_MLP_POST_NORM : R_ATTN_POST_NORM],
+                       *after = r->c->w.norm_after_add ? norm : NULL;
+    fwd_tap_along(r, l, layer, mlp ? R_MLP_CONV : R_ATTN_CONV, r->out);
     pool_stage(r->p, STAGE_NORM);
     if (r->c->hyper)
         fwd_hyper_leave(r);
@@ -140,7 +146,8 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
                   { R_K, r->k, c->kv_heads * c->head_dim },
                   { R_V, r->v, c->kv_heads * c->v_dim },
                   { R_V_LATE, r->v + c->kv_heads * c->v_dim / 2, c->kv_heads * c->v_dim },
-                  { R_ATTN_GATE, r->q_gate, fwd_gate_width(c) } };
+                  { R_ATTN_GATE, r->q_gate, fwd_gate_width(c) },
+                  { R_REL, r->rel, c->heads * c->rel_dims } };
     mm_out qkv[LQ_COUNT(parts)];
     arch_role roles[LQ_COUNT(parts)];
     int n = 0;
@@ -228,9 +235,10 @@ static void run_down(const fwd_rows *r, const model_layer *l)
 
 /* ---- the layer ---- */
 
-static void set_layer(fwd_rows *r, const model_layer *l, int64_t layer)
+static void set_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     r->layer = l;
+    r->state = r->in_turn ? 0 : kv->state;
     r->turn = (arch_rope_use)r->c->layer[layer].rope;
 }
 
@@ -261,8 +269,13 @@ static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, c
     else
         run_qkv(r, l);
     if (l->vec[R_CCA_CONV].w) fwd_cca(r, l, kv);
+    fwd_tap_along(r, l, layer, R_K_CONV, r->k);
+    fwd_tap_along(r, l, layer, R_V_CONV, r->v);
     if (l->lin[R_KEY_STEP].present) fwd_key_steps(r, l);
-    if (l->dist_row) run_distances(r, l);
+    if (l->lin[R_REL].present)
+        fwd_relative(r, l, layer);
+    else if (l->dist_row)
+        run_distances(r, l);
     pool_stage(r->p, STAGE_ROPE);
     if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);
     if (r->parts && r->c->w.qk_norm == QK_NORM_ALL) fwd_norm_parts(r, l);
@@ -325,15 +338,15 @@ static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
     if (arch_mixer_attends(m)) run_wo(r, l);
     if (mixes(r, layer)) run_mix_out(r, l, layer);
 }
-static void attention_join(const fwd_rows *r, const model_layer *l)
+static void attention_join(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
-    close_out(r, &l->vec[R_ATTN_NORM], &l->vec[R_ATTN_POST_NORM]);
+    close_out(r, l, layer, branch_of(r, layer));
 }
 
 /* The MLP's output into x, and what comes after it. */
 static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
-    if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+    if (!r->c->layer[layer].no_mlp) close_out(r, l, layer, BRANCH_MLP);
     if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
     if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
     if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) fwd_hyper_end(r, l);
@@ -345,7 +358,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
                 const fwd_group *groups, int64_t n_groups)
 {
     const model_vector *v = l->vec;
-    set_layer(r, l, layer);
+    set_layer(r, l, layer, kv);
     set_limits(r, layer);
     if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (at == FWD_AT_O) {
@@ -354,7 +367,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     }
     if (at == FWD_AT_MLP) {
         attention_out(r, l, layer);
-        attention_join(r, l);
+        attention_join(r, l, layer);
         enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     }
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
@@ -389,7 +402,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
 static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const model_vector *v = l->vec;
-    if (r->c->layer[layer].mixer != MIX_NONE) attention_join(r, l);
+    if (r->c->layer[layer].mixer != MIX_NONE) attention_join(r, l, layer);
     if (r->c->laurel) fwd_run_laurel(r, l);
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
@@ -411,7 +424,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                   int64_t n_picked)
 {
-    set_layer(r, l, layer);
+    set_layer(r, l, layer, kv);
     if (r->lora) r->lora->layer = arch_first_with(r->c, R_O, layer); /* whose weights it changes */
     if (part == FWD_TO_HEADS) {
         if (r->c->streams) fwd_streams_predict(r, l);
@@ -495,7 +508,12 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
         fwd_each(r, n, gelu_chunk, NULL);
         r->ops->norm(r, r->e, r->e, &m->head_norm, n, c->embed_dim);
     }
+    mm_weight words = m->head.w;
     mm_out out = fwd_out(&m->head, logits, ld, false);
+    if (c->head_more) { /* its first rows */
+        words.N -= c->head_more;
+        out.w = &words;
+    }
     if (r->parts && r->parts->part->rank) { /* only rank 0 has them all */
         out.y = r->parts->out;
         out.ldy = m->head.w.N;

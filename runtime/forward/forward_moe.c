@@ -17,6 +17,7 @@
  *      2     1, 3
  *
  * A row's sum is made in one order whatever the other rows are. */
+#include "formats/tensor/tiles.h"
 #include "runtime/forward/choose.h"
 #include "runtime/forward/forward_impl.h"
 
@@ -50,14 +51,16 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads)
 static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const model_layer *l = arg;
-    const int64_t E = arch_choices(r->c), k = r->c->experts_used;
+    const int64_t E = arch_choices(r->c), k = r->c->experts_used, shared = r->c->shared_experts;
     for (int64_t t = row; t < row + n; t++) {
-        const choose_row one = { .scores = r->scores + t * E,
+        const choose_row one = { .scores = r->scores + t * (E + shared),
                                  .choice = r->choice + t * E,
                                  .group_score = r->group_score + t * r->c->expert_groups,
                                  .group_best = r->group_best + t * r->c->groups_used,
                                  .chosen = r->chosen + t * k,
                                  .share = r->share + t * k,
+                                 .shared = r->shared_share + t * shared,
+                                 .by = l->vec[R_SHARE_SCALE].w,
                                  .given = l->vec[R_EXPERTS_OF].w
                                               ? l->vec[R_EXPERTS_OF].w + r->ids[t] * k
                                               : NULL };
@@ -105,7 +108,7 @@ static void run_router(const fwd_rows *r, const model_layer *l, const float *x)
     const arch_config *c = r->c;
     const int64_t W = c->route ? c->route : c->hidden;
     if (c->route) x = enter_router(r, l);
-    mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, arch_choices(c), false),
+    mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, arch_router_rows(c), false),
                       fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false) };
     mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, x, W, r->R, MM_F32, r->scratch, r->p);
     fwd_each(r, r->R, choose_rows, l);
@@ -282,25 +285,12 @@ static void run_in(moe *m)
 
 static void act_row(const arch_config *c, k_act_fn f, float limit, float *x, int64_t n, bool mixed)
 {
-    enum { AT_ONCE = 64 };
-    if (c->w.mlp == MLP_PLAIN) {
+    if (c->w.mlp == MLP_PLAIN)
         k_act(x, n, f);
-        return;
-    }
-    if (!mixed) {
+    else if (mixed)
+        fwd_act_mixed(x, n, f, limit);
+    else
         k_act_mul(x, x, x + n, n, f, limit);
-        return;
-    }
-    /* Writing follows reading at half its pace. */
-    for (int64_t i = 0; i < n; i += AT_ONCE) {
-        float gate[AT_ONCE], up[AT_ONCE];
-        const int64_t here = n - i < AT_ONCE ? n - i : AT_ONCE;
-        for (int64_t j = 0; j < here; j++) {
-            gate[j] = x[2 * (i + j)];
-            up[j] = x[2 * (i + j) + 1];
-        }
-        k_act_mul(x + i, gate, up, here, f, limit);
-    }
 }
 
 /* Places, and behind them the rows of the shared MLP. Its sigmoid is taken before its last matrix,
@@ -319,8 +309,10 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
             continue;
         }
         float *x = r->shared_in + (i - places) * 2 * S;
-        if (!m->joined) act_row(c, (k_act_fn)c->act, r->mlp_limit, x, S, false);
+        if (!m->joined) act_row(c, (k_act_fn)c->act, r->mlp_limit, x, S, c->w.mlp_mixed);
         if (l->lin[R_SHARED_ROUTER].present) k_scale(x, r->shared_share[i - places], S);
+        for (int64_t e = 0; e < c->shared_experts; e++)
+            k_scale(x + e * F, r->shared_share[(i - places) * c->shared_experts + e], F);
         if (c->shared_scale != 1) k_scale(x, (float)c->shared_scale, S);
     }
 }
@@ -368,6 +360,22 @@ static void join_outputs(const fwd_rows *r)
         fwd_put_together(r, r->out, H, r->out + p->hidden.at[p->rank], H, r->R, &p->hidden);
 }
 
+/* One of several shared experts, to out, which the others add to as well. */
+static void run_shared(const moe *m, int64_t e)
+{
+    const fwd_rows *r = m->r;
+    const arch_config *c = r->c;
+    const int64_t F = c->expert_ffn, H = c->hidden, ld = 2 * c->shared_ffn;
+    const model_linear *all = &m->l->lin[R_SHARED_DOWN];
+    const float *x = r->shared_in + e * F;
+    mm_weight own = all->w;
+    own.N = H;
+    tiles_rows(&own.t, &all->w.t, e * H, (e + 1) * H);
+    fwd_tap_rows(r, R_SHARED_DOWN, x, ld, F);
+    const mm_out o = { .w = &own, .y = r->out, .ldy = H, .add = true };
+    mm_run(&o, 1, x, ld, r->R, r->acts, r->scratch, r->p);
+}
+
 static void run_down(moe *m)
 {
     const fwd_rows *r = m->r;
@@ -384,13 +392,15 @@ static void run_down(moe *m)
         add_out(m, &down[e], r->expert_out + from * W + own.from, W, false);
         add_job(m, x, in.ld, n, NULL, 1);
     }
-    if (c->shared_ffn) {
+    if (c->shared_ffn && !c->shared_experts) {
         const int64_t at = r->parts ? r->parts->part->hidden.at[r->parts->part->rank] : 0;
         fwd_tap_rows(r, R_SHARED_DOWN, in.shared, in.ld_shared, c->shared_ffn);
         add_out(m, &m->l->lin[R_SHARED_DOWN], r->out + at, H, true);
         add_job(m, in.shared, in.ld_shared, r->R, NULL, 1);
     }
     run_jobs(m);
+    for (int64_t e = 0; e < c->shared_experts; e++)
+        run_shared(m, e);
 }
 
 /* What experts without tensors put out. */

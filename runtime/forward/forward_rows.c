@@ -8,6 +8,7 @@
 int64_t fwd_last_maker(const arch_config *c)
 {
     int64_t i = c->layers - 1;
+    if (c->row->mixer == MIX_TAPPED) return c->layers;
     while (i > 0 && c->layer[i].kv_back && !arch_has_indexer(c, i))
         i--;
     return i;
@@ -117,6 +118,7 @@ int64_t fwd_kept_width(const arch_config *c, const fwd_opts *o)
 /* Of what a row has of all distances. */
 static int64_t dist_width(const arch_config *c, int64_t has)
 {
+    if (c->rel_dims) return has ? c->heads * (c->rel_extent + 1) : 0;
     return has ? c->heads * arch_dist_rows(c) : 0;
 }
 
@@ -124,6 +126,11 @@ static int64_t dist_width(const arch_config *c, int64_t has)
 static bool reads_apart(const arch_config *c)
 {
     return c->embed_dim != c->hidden || arch_has(c, R_PROJ_OUT, -1);
+}
+
+static int64_t shared_shares(const arch_config *c)
+{
+    return c->shared_experts ? c->shared_experts : c->shared_ffn ? 1 : 0;
 }
 
 static int64_t beside_width(const arch_config *c)
@@ -176,11 +183,12 @@ static int64_t beside_width(const arch_config *c)
     X(ngram_e, c->ngram_dim)                                    \
     X(ngram_key, c->ngram ? fwd_streams_width(c) : 0)           \
     X(ngram_value, c->ngram ? c->hidden : 0)                    \
-    X(dist_q, dist_width(c, c->dist_keys))                      \
+    X(rel, c->heads * c->rel_dims)                              \
+    X(dist_q, dist_width(c, c->dist_keys || c->rel_dims))       \
     X(dist_k, dist_width(c, c->dist_queries))                   \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
     X(beside, beside_width(c))                                  \
-    X(scores, arch_choices(c))                                  \
+    X(scores, arch_router_rows(c))                              \
     X(choice, arch_choices(c))                                  \
     X(route, c->route)                                          \
     X(route_mid, 2 * c->route)                                  \
@@ -195,7 +203,7 @@ static int64_t beside_width(const arch_config *c)
     X(latent_in, c->latent)                                     \
     X(latent_sum, c->latent)                                    \
     X(shared_in, 2 * c->shared_ffn)                             \
-    X(shared_share, c->shared_ffn ? 1 : 0)                      \
+    X(shared_share, shared_shares(c))                           \
     X(q_a, c->w.mla ? arch_q_width(c) : 0)                      \
     X(index_in, fwd_index_normed(c))                            \
     X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \

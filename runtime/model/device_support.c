@@ -18,6 +18,7 @@ static const struct {
     { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },
     { R_CCA_CONV, "attention of convolved queries and keys" },
+    { R_K_CONV, "convolutions of keys, values and branches" },
     { R_ROUTER_IN, "a router of several layers" },
     { R_EMBED_BY, "factors on what the first layer reads" },
     { R_ATTN_JOIN, "gates on the residual" },

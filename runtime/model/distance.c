@@ -75,9 +75,23 @@ static lq_status load_rows(model *m, lq_err *err)
     return LQ_OK;
 }
 
+/* Of R_REL: a column for each distance. */
+static lq_status load_columns(model *m, lq_err *err)
+{
+    const int64_t far = m->cfg->rel_extent;
+    if (!m->cfg->rel_dims) return LQ_OK;
+    int32_t *row = lq_push(&m->arena, (size_t)(2 * far + 1) * sizeof *row);
+    if (!row) return no_room(R_REL, err);
+    for (int64_t d = -far; d <= far; d++)
+        row[far + d] = (int32_t)(d < 0 ? -d : d);
+    m->dist_row = row;
+    return LQ_OK;
+}
+
 lq_status model_load_distances(model *m, lq_err *err)
 {
-    const lq_status s = load_biases(m, err);
+    lq_status s = load_biases(m, err);
+    if (!s) s = load_columns(m, err);
     return s ? s : load_rows(m, err);
 }
 

@@ -3,6 +3,7 @@
  *
  *     q_i . k_j + q_i . K_(i-j) + k_j . Q_(i-j)    K = W_k E, Q = W_q E, E the rows of R_DIST_EMBED, normed
  *
+ * (of R_REL a query's addends are made of its row's input: runtime/forward/forward_taps.c).
  * K and Q are made once, when a layer is loaded, by R_DIST_K and R_DIST_Q or by the layer's own R_K and R_Q. */
 #ifndef LLMQ_RUNTIME_MODEL_DISTANCE_H
 #define LLMQ_RUNTIME_MODEL_DISTANCE_H

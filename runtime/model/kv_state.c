@@ -18,12 +18,26 @@ int64_t kv_state_conv_floats(const arch_config *c)
                     : 1); /* of one tap there is nothing to keep, but each sequence has a place */
 }
 
+int64_t kv_state_tapped(const arch_config *c, int64_t layer, arch_role r)
+{
+    static const arch_role roles[] = { R_K_CONV, R_V_CONV, R_ATTN_CONV, R_MLP_CONV };
+    const arch_config *own = arch_at(c, layer);
+    int64_t at = 0;
+    for (size_t i = 0; i < LQ_COUNT(roles) && roles[i] != r; i++) {
+        int64_t N, K;
+        arch_role_shape(own, roles[i], &N, &K);
+        at += K / c->conv_taps * (c->conv_taps - 1);
+    }
+    return at;
+}
+
 int64_t kv_state_ngrams_at(const arch_config *c, int64_t layer)
 {
     const arch_mixer m = c->layer[layer].mixer;
     if (!arch_mixer_has_state(m)) return 0;
     if (m == MIX_CCA)
         return padded(arch_cca_back(c) * arch_cca_channels(c) + c->kv_heads * c->v_dim / 2);
+    if (m == MIX_TAPPED) return padded(kv_state_tapped(c, layer, ARCH_N_ROLES));
     if (m == MIX_HEAVY) return 3 * padded(c->head_dim);
     if (m == MIX_SPARSE) return 6 * (padded(c->head_dim) + padded(c->index_dim));
     const int64_t heads = m == MIX_CONV ? 0 : c->mix_heads;

@@ -19,6 +19,9 @@
  * [maximum, sum, weighted sum][head_dim]; of MIX_SPARSE also what goes into the one after that, and both
  * of the indexer's keys; each row padded to SCAN_LANES floats. A sum of 0: nothing yet */
 int64_t kv_state_floats(const arch_config *c, int64_t layer);
+/* Of MIX_TAPPED: where of it the inputs of R_K_CONV and so on [conv_taps - 1, channels] begin, oldest first; ARCH_N_ROLES:
+ * where the last ends. */
+int64_t kv_state_tapped(const arch_config *c, int64_t layer, arch_role r);
 int64_t kv_state_conv_floats(const arch_config *c); /* before the heads' */
 int64_t kv_state_ngrams_at(const arch_config *c, int64_t layer);
 int64_t kv_state_offset(const arch_config *c, int64_t layer);

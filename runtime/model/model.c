@@ -28,15 +28,18 @@ static lq_status make_ones(const float **v, const model *m, arch_role r, int64_t
     return LQ_OK;
 }
 
-/* A convolution's taps side by side: [channels, taps] to [taps, channels]. */
-static lq_status turn_taps(const float **v, const model *m, arch_role r, lq_arena *a, lq_err *err)
+/* A convolution's taps side by side: [channels, taps] to [taps, channels]. What it reads is added to some. */
+static lq_status turn_taps(const float **v, const model *m, arch_role r, int64_t layer, lq_arena *a,
+                           lq_err *err)
 {
     int64_t N, K;
-    arch_role_shape(m->cfg, r, &N, &K);
+    arch_role_shape(arch_at(m->cfg, layer), r, &N, &K);
     const int64_t taps = arch_taps(m->cfg, r), channels = K / taps;
     float *turned = lq_push(a, (size_t)K * sizeof *turned);
     if (!turned) return model_no_memory(err, arch_role_text(r));
     src_transpose(turned, *v, taps, channels, sizeof *turned);
+    for (int64_t i = K - channels; i < K && m->cfg->row->mixer == MIX_TAPPED; i++)
+        turned[i] += 1;
     *v = turned;
     return LQ_OK;
 }
@@ -147,9 +150,8 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     v->eps = (float)arch_norm_eps_at(m->cfg, r, layer);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
-    if (!s && v->w &&
-        ((r >= R_MIX_CONV && r <= R_MIX_CONV_V) || r == R_CCA_CONV || r == R_NGRAM_CONV))
-        s = turn_taps(&v->w, m, r, a, err);
+    if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_TAPS)
+        s = turn_taps(&v->w, m, r, layer, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
     if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_BEFORE)
         s = weigh_before(v, m, r, layer, a, err);
@@ -322,6 +324,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
     memset(l, 0, sizeof *l);
     l->dist_bias = m->dist_bias;
     l->dist_row = m->dist_row;
+    if (m->cfg->rel_dims) l->dist_row += m->cfg->rel_extent - arch_at(m->cfg, layer)->rel_extent;
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         if (!arch_has(m->cfg, r, layer)) continue;
         const int64_t first = arch_first_with(m->cfg, r, layer);

@@ -45,7 +45,7 @@ typedef struct {
     model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
     const float *dist_bias;                    /* the model's */
-    const int32_t *dist_row;                   /* likewise */
+    const int32_t *dist_row;                   /* likewise, or of R_REL the layer's part of it */
     float diff,
         diff_start; /* what the second of a pair of heads counts, taken off; without R_DIFF_* */
     mm_weight *
@@ -80,8 +80,9 @@ typedef struct {
     float *type_embed;      /* [types, hidden] of the first type and the second; else NULL */
     const float *dist_bias; /* [heads][2 MODEL_DIST + 1] for attn_args, of layers; NULL: none */
     float *dist_embed;      /* [arch_dist_rows, hidden], normed; NULL: none */
-    const int32_t
-        *dist_row;         /* [2 dist_far + 1] its row of key - query, for attn_args; NULL: none */
+    const int32_t *
+        dist_row; /* [2 dist_far + 1] its row of key - query, for attn_args, or of R_REL [2 rel_extent + 1] how
+                              far; NULL: none */
     model_vector embed_by; /* x = w x + bias */
     model_vector embed_norm, final_norm, head_norm;
     model_linear proj_in, proj_out; /* present: OPT's */

@@ -74,6 +74,7 @@ static const char *not_yet(const arch_config *c)
            : c->asides                    ? "transformers beside the residual"
            : arch_name_of(c, R_ATTN_JOIN) ? "gates on the residual"
            : c->row->mixer == MIX_CCA     ? "attention of convolved queries and keys"
+           : arch_name_of(c, R_K_CONV)    ? "convolutions of keys, values and branches"
            : arch_name_of(c, R_ROUTER_IN) ? "a router of several layers"
            : c->w.o_norm_heads            ? "norms of what each head gives"
            : arch_name_of(c, R_EXPERT_OUT_NORM) ? "norms of what each expert gives"

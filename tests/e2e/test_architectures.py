@@ -27,7 +27,8 @@ def vocabulary(folder):
     """How many of the ids below a model has; the smallest have 64 words."""
     config = json.loads((ARCH / folder / "config.json").read_text())
     config = config.get("thinker_config", config)
-    return min(config.get("text_config", config).get("vocab_size", 90), 90)
+    config = config.get("text_config", config)
+    return min(config.get("unpadded_vocab_size") or config.get("vocab_size", 90), 90)
 
 
 def pick(folder):
@@ -64,7 +65,7 @@ def logits(llmq, folder, model, out):
 # What is no linear of a layer, by its name in some model, and what sees images. The rest of two and three dims is.
 ELSE = re.compile(r"embed|per_layer|altup|laurel|wte|wpe|lm_head|^decoder\.|^output\.|norm(?!_attn_norm|\.attn)|x_proj|dt_proj|ln_|sinks|router|bias$|moe\.gate\.|mlp\.gate\.|"
                   r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|mixer\.gate\.|latent_proj|_expert_proj|[fg]_[ab]_proj|linear_attn\.a_proj|\.[bf]_proj|A_log|"
-                  r"layers\.1\.attention\.g_proj|conv_?1d|conv_qk_|rg_lru|conv\.conv\.|indexer|index_[qk]_proj|compressor|hc_|hyper_connection|ple\.(key|value)_proj|ffn\.gate\.|tid2eid|^head\.|layers\.\d+\.gate\.|project_|adapter_list|layers\.\d+\.linear\.|visual|vision|vit\.|mlp_AR|audio|projector|connector", re.I)
+                  r"layers\.1\.attention\.g_proj|conv_?1d|sconv|wr_du|rel_logits|conv_qk_|rg_lru|conv\.conv\.|indexer|index_[qk]_proj|compressor|hc_|hyper_connection|ple\.(key|value)_proj|ffn\.gate\.|tid2eid|^head\.|layers\.\d+\.gate\.|project_|adapter_list|layers\.\d+\.linear\.|visual|vision|vit\.|mlp_AR|audio|projector|connector", re.I)
 GATES = {"dots3-note": ".g_proj."}  # of heads, whose names elsewhere are those of linears
 # What folding changes beside them: norms and biases, and small matrices that read what a norm makes.
 FOLDED = re.compile(r"norm|_ln\.|ln_|bias|router|(moe|mlp|feed_forward|mixer)\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|indexer|index_[qk]_proj|compressor|ffn\.gate\.|layers\.\d+\.gate\.|"

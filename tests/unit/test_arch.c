@@ -739,6 +739,18 @@ TEST(both_spellings_of_a_config_are_one)
           "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"],"
           "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":16,\"low_freq_factor\":1,"
           "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}" },
+        { "Inkling as published",
+          "{\"model_type\":\"inkling\"," BASE2 ",\"sconv_kernel_size\":3,\"model_max_length\":96,"
+          "\"sliding_window_size\":7,\"embedding_multiplier\":3,\"dense_intermediate_size\":48,"
+          "\"local_layer_ids\":[0,2,3],\"dense_mlp_idx\":1,\"unpadded_vocab_size\":310}",
+          "{\"model_type\":\"inkling\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":"
+          "4,"
+          "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":48,\"conv_"
+          "kernel_size\":3,"
+          "\"max_position_embeddings\":96,\"sliding_window\":7,\"logits_mup_width_multiplier\":3,"
+          "\"moe_intermediate_size\":160,\"layer_types\":[\"hybrid_sliding\",\"hybrid\","
+          "\"hybrid_sliding\",\"hybrid_sliding\"],\"mlp_layer_types\":[\"dense\",\"sparse\","
+          "\"sparse\",\"sparse\"],\"unpadded_vocab_size\":310}" },
         { "layers of GPT-Neo", NEO ",\"attention_types\":[[[\"global\",\"local\"],2]]}",
           NEO ",\"attention_layers\":[\"global\",\"local\",\"global\",\"local\"]}" },
     };

@@ -21,6 +21,7 @@
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
 #define SPARK "{\"model_type\":\"muse_spark\"," BASE2
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
+#define INKLING "{\"model_type\":\"inkling\"," BASE2
 #define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
 #define THINKER "{\"model_type\":\"smallthinker\"," BASE2
@@ -257,6 +258,27 @@ TEST(a_wrong_config_is_refused_by_key)
         { "ZAYA with two experts to a token", ZAYA ",\"num_experts_per_tok\":2}",
           "experts_used: expected 1" },
         { "ZAYA whose router reads nothing", ZAYA ",\"router_hidden_size\":0}", "route:" },
+        { "Inkling with layers of another kind", INKLING ",\"layer_types\":[\"full_attention\"]}",
+          "layer_types: expected hybrid or hybrid_sliding" },
+        { "Inkling with local layers of no list", INKLING ",\"local_layer_ids\":3}",
+          "local_layer_ids: expected an array" },
+        { "Inkling with a local layer of no number", INKLING ",\"local_layer_ids\":[\"0\"]}",
+          "local_layer_ids: expected an array" },
+        { "Inkling with other heads within windows", INKLING ",\"swa_head_dim\":64}",
+          "swa_head_dim: expected head_dim" },
+        { "Inkling with a convolution of many taps", INKLING ",\"conv_kernel_size\":9}",
+          "conv_taps: expected" },
+        { "Inkling without distances", INKLING ",\"local_layer_ids\":[1],\"rel_extent\":0}",
+          "rel_extent: expected" },
+        { "Inkling without numbers for them", INKLING ",\"d_rel\":0}", "rel_extent: expected" },
+        { "Inkling without shared experts", INKLING ",\"n_shared_experts\":0}",
+          "shared_experts: expected 1 or more" },
+        { "Inkling whose shared experts are wider", INKLING ",\"shared_intermediate_size\":1024}",
+          "shared_experts: expected 1 or more" },
+        { "Inkling whose shared experts are apart", INKLING ",\"shared_expert_sink\":false}",
+          "shared_expert_sink" },
+        { "Inkling with more words than it has", INKLING ",\"unpadded_vocab_size\":0}",
+          "unpadded_vocab_size: expected at most" },
         { "Zamba2 without kinds", ZAMBA2 "}", "layers_block_type: expected what each layer is" },
         { "Zamba2 with layers of another kind",
           ZAMBA2 ",\"layers_block_type\":[\"mamba\",\"moe\"]}",

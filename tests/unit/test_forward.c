@@ -357,22 +357,25 @@ static int64_t widest(const arch_config *c)
 }
 
 /* The roles whose inputs a layer shows, in order. */
-static int expected_taps(const model_layer *l, arch_role *out)
+static int expected_taps(const arch_config *c, const model_layer *l, arch_role *out)
 {
-    static const arch_role order[] = {
-        R_QKV,           R_Q,           R_K,         R_V,
-        R_V_LATE,        R_ATTN_GATE,   R_Q_A,       R_KV_A,
-        R_HEAD_GATE,     R_KV_B,        R_Q_B,       R_MIX_IN,
-        R_MIX_Q,         R_MIX_K,       R_MIX_V,     R_MIX_GATE,
-        R_MIX_GATE_DOWN, R_MIX_BA,      R_MIX_B,     R_MIX_A,
-        R_MIX_A_DOWN,    R_O_A,         R_O,         R_MIX_OUT,
-        R_GATE,          R_UP,          R_GATE_UP,   R_DOWN,
-        R_ROUTER,        R_SHARED_GATE, R_SHARED_UP, R_SHARED_GATE_UP,
-        R_SHARED_DOWN
-    };
+    static const arch_role order[] = { R_QKV,         R_Q,         R_K,
+                                       R_V,           R_V_LATE,    R_ATTN_GATE,
+                                       R_REL,         R_Q_A,       R_KV_A,
+                                       R_HEAD_GATE,   R_KV_B,      R_Q_B,
+                                       R_MIX_IN,      R_MIX_Q,     R_MIX_K,
+                                       R_MIX_V,       R_MIX_GATE,  R_MIX_GATE_DOWN,
+                                       R_MIX_BA,      R_MIX_B,     R_MIX_A,
+                                       R_MIX_A_DOWN,  R_O_A,       R_O,
+                                       R_MIX_OUT,     R_GATE,      R_UP,
+                                       R_GATE_UP,     R_DOWN,      R_ROUTER,
+                                       R_SHARED_GATE, R_SHARED_UP, R_SHARED_GATE_UP,
+                                       R_SHARED_DOWN };
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(order); i++)
         if (l->lin[order[i]].present) out[n++] = order[i];
+    for (int64_t i = 1; i < c->shared_experts && l->lin[R_SHARED_DOWN].present; i++)
+        out[n++] = R_SHARED_DOWN; /* each expert's */
     return n;
 }
 
@@ -380,7 +383,7 @@ static void check_taps(const char *name, const arch_config *c, const model_layer
                        const tap_log *log)
 {
     arch_role want[16];
-    int n = expected_taps(l, want);
+    int n = expected_taps(c, l, want);
     CHECK(log->n == n && (log->sum > 0 || !n), "%s: %d taps, expected %d", name, log->n, n);
     for (int k = 0; k < n && k < log->n; k++) {
         int64_t N, K;

@@ -61,6 +61,21 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
     return if_qk_norm(c, key, v, QK_NORM_HEADS, err);
 }
 
+lq_status arch_hybrid_types(cJSON *j, lq_err *err)
+{
+    cJSON *types = cJSON_GetObjectItemCaseSensitive(j, "layer_types");
+    for (cJSON *e = cJSON_IsArray(types) ? types->child : NULL; e; e = e->next) {
+        const char *text = cJSON_IsString(e) ? e->valuestring : "";
+        const bool sliding = strcmp(text, "hybrid_sliding") == 0;
+        if (!sliding && strcmp(text, "hybrid") != 0)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_types: expected hybrid or hybrid_sliding, found \"%.40s\"", text);
+        if (!cJSON_SetValuestring(e, sliding ? "sliding_attention" : "full_attention"))
+            return lq_fail(err, LQ_ENOMEM, "no memory for layer_types");
+    }
+    return LQ_OK;
+}
+
 /* The second base is scaled as the first. */
 static bool share_scaling(arch_config *c)
 {

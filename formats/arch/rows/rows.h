@@ -29,6 +29,7 @@ extern const arch_row arch_rows_diffllama[];
 extern const arch_row arch_rows_muse[];
 extern const arch_row arch_rows_longcat[];
 extern const arch_row arch_rows_zaya[];
+extern const arch_row arch_rows_inkling[];
 extern const arch_row arch_rows_zamba[];
 extern const arch_row arch_rows_doge[];
 extern const arch_row arch_rows_outside[];
@@ -50,6 +51,9 @@ lq_status arch_heads_by_layer(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 
+/* layer_types' hybrid and hybrid_sliding, of layers that all mix alike, as full_attention and sliding_attention
+ * (arch_row.respell). */
+lq_status arch_hybrid_types(cJSON *j, lq_err *err);
 /* Which layers have an indexer (arXiv:2603.12201): "indexer_types", "index_topk_pattern" or index_topk_freq. */
 lq_status arch_index_layers(arch_config *c, const cJSON *j, lq_err *err);
 /* LQ_EUNSUPPORTED: another word than indexed_attention in layer_types (arch_row.layers). */

@@ -13,25 +13,13 @@ static const char *const words[][2] = { { "hybrid", "full_attention" },
 /* layer_types and rope_parameters in the words that others have; rope_parameters may have a rope_type beside the kinds. */
 static lq_status zaya_words(cJSON *j, lq_err *err)
 {
-    cJSON *types = cJSON_GetObjectItemCaseSensitive(j, "layer_types"),
-          *rope = cJSON_GetObjectItemCaseSensitive(j, "rope_parameters");
-    for (cJSON *e = cJSON_IsArray(types) ? types->child : NULL; e; e = e->next) {
-        const char *text = cJSON_IsString(e) ? e->valuestring : "";
-        size_t i = 0;
-        while (i < LQ_COUNT(words) && strcmp(text, words[i][0]) != 0)
-            i++;
-        if (i == LQ_COUNT(words))
-            return lq_fail(err, LQ_EUNSUPPORTED,
-                           "layer_types: expected hybrid or hybrid_sliding, found \"%.40s\"", text);
-        if (!cJSON_SetValuestring(e, words[i][1]))
-            return lq_fail(err, LQ_ENOMEM, "no memory for layer_types");
-    }
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(j, "rope_parameters");
     for (size_t i = 0; i < LQ_COUNT(words) && cJSON_IsObject(rope); i++) {
         cJSON *kind = cJSON_DetachItemFromObjectCaseSensitive(rope, words[i][0]);
         cJSON_DeleteItemFromObjectCaseSensitive(rope, "rope_type");
         if (kind) cJSON_AddItemToObject(rope, words[i][1], kind);
     }
-    return LQ_OK;
+    return arch_hybrid_types(j, err);
 }
 
 static lq_status zaya_layers(arch_config *c, const cJSON *j, lq_err *err)

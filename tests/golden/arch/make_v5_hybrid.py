@@ -46,6 +46,12 @@ MINIMAX = dict(SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_
 NEMOTRON = dict({k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, head_dim=16, mamba_num_heads=4,
                 mamba_head_dim=12, n_groups=2, ssm_state_size=8)
 
+INKLING = dict(vocab_size=V, unpadded_vocab_size=60, hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=1,
+               head_dim=4, swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=4, sliding_window_size=5, d_rel=3,
+               rel_extent=9, log_scaling_n_floor=6, log_scaling_alpha=0.4, conv_kernel_size=4, moe_intermediate_size=8,
+               n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2, route_scale=2.0, logits_mup_width_multiplier=1.5,
+               max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
 ZAMBA2 = dict(vocab_size=V, num_attention_heads=2, mamba_d_state=4, n_mamba_heads=4, mamba_ngroups=2, adapter_rank=2,
               max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0, rms_norm_eps=1e-4)
 
@@ -101,6 +107,11 @@ MODELS = {
     "zamba2-blocks": ("Zamba2", dict(ZAMBA2, hidden_size=16, intermediate_size=32, num_key_value_heads=1, num_mem_blocks=2,
                                      num_hidden_layers=5, layers_block_type=[
         "linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"])),
+    # A window and heads of their own in the first and last layer; distances that have no addend, and queries that grow
+    "inkling": ("InklingForConditionalGeneration:InklingConfig", dict(text_config=dict(INKLING, num_hidden_layers=3, layer_types=[
+        "hybrid_sliding", "hybrid", "hybrid_sliding"], mlp_layer_types=["dense", "sparse", "sparse"]),
+        vision_config=dict(text_hidden_size=16, hidden_size=8, num_attention_heads=1, num_hidden_layers=2, patch_size=4),
+        audio_config=dict(text_hidden_size=16, n_mel_bins=2, mel_vocab_size=4), tie_word_embeddings=False)),
     "granite-h": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=0)),
     "granite-h-moe": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=4, num_experts_per_tok=2,
                                                intermediate_size=8, shared_intermediate_size=16)),
@@ -203,7 +214,7 @@ def make(out, name, kind, sizes):
     if name == "minimax-m1":
         turn_part(model)
     model.tie_weights()
-    ids = torch.randint(3, V, (2, LENGTHS.get(name, 32)), generator=g)
+    ids = torch.randint(3, sizes.get("text_config", {}).get("unpadded_vocab_size", V), (2, LENGTHS.get(name, 32)), generator=g)
     if name == "qwen4-exp-ngrams":  # n-grams end at eos
         ids[0, 9] = ids[1, 20] = ids[1, 22] = config.eos_token_id
     with torch.no_grad():
