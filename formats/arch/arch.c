@@ -144,6 +144,10 @@ static lq_status check_mixer(const arch_config *c, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "mix_key: expected heads of a state of dims, found %" PRId64 " by %" PRId64,
                        c->mix_key, c->mix_value);
+    const arch_name *x = arch_name_of(c, R_MIX_X);
+    if (m == MIX_SELECT && c->mix_heads > 1 && !(x->flags & NAME_HEADS))
+        return lq_fail(err, LQ_EVALUE, "mix_heads: expected one in a %s, found %" PRId64,
+                       c->row->arch, c->mix_heads);
     if (m == MIX_SELECT && (c->mix_rank < 1 || c->mix_rank > ARCH_MAX_WIDTH - 2 * c->mix_key))
         return lq_fail(err, LQ_EVALUE, "mix_rank: expected a rank of the time step, found %" PRId64,
                        c->mix_rank);
@@ -357,14 +361,14 @@ static lq_status check_both_ways(const arch_config *c, lq_err *err)
 /* Transformers beside the residual, and what reads it after each. */
 static lq_status check_asides(const arch_config *c, lq_err *err)
 {
-    const bool there = arch_name_of(c, R_PAIR_NORM);
+    const bool there = arch_name_of(c, R_PAIR_NORM), adapted = arch_name_of(c, R_GATE_UP_LOW);
     int64_t n = 0;
     bool bad =
-        there != (c->asides > 0) || there != (c->aside_rank > 0) || (!there && c->aside_heads);
+        there != (c->asides > 0) || adapted != (c->aside_rank > 0) || (!adapted && c->aside_heads);
     for (int64_t i = 0; i < c->layers && c->layer && there; i++) {
         const bool aside = c->layer[i].mixer == MIX_ATTENTION;
         n += aside;
-        bad |= c->layer[i].no_mlp == aside || (!aside && c->layer[i].mixer != MIX_MAMBA) ||
+        bad |= c->layer[i].no_mlp == aside || (!aside && c->layer[i].mixer != c->row->mixer) ||
                (aside && (i + 1 == c->layers || c->layer[i + 1].mixer == MIX_ATTENTION));
     }
     bad |= c->layer && c->asides > n;

@@ -106,7 +106,8 @@ typedef enum {
     NAME_HEAD_TAPS = 262144, /* a convolution within heads, [channels, head_dim, head_taps] */
     NAME_BIAS_BARE = 524288, /* its bias is the name + "_bias" */
     NAME_ANY_ROWS = 1048576, /* how many rows a part of a table has is the file's */
-    NAME_SHARED = 2097152    /* one tensor for all shared experts, the expert its first dim */
+    NAME_SHARED = 2097152,   /* one tensor for all shared experts, the expert its first dim */
+    NAME_HEADS = 4194304     /* one for all heads of a state, [mix_heads, rows of each, inputs] */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -199,6 +200,7 @@ typedef struct {
     bool
         mix_mixed; /* rows of R_MIX_IN: of each key head q, k, its values', its gates'; else all of each
                         in turn. Rows of R_MIX_BA: of each key head its values' b, a */
+    bool mix_turns;    /* MIX_SELECT: rows of R_MIX_IN alternate: x, gate, x, gate */
     bool mix_norm_1st; /* R_MIX_NORM comes before the gate, not after it */
     float mix_eps;     /* of that norm; 0: as of the others */
     bool mix_sigmoid;  /* MIX_DELTA: the gate is a sigmoid, as MIX_KDA's */
@@ -455,7 +457,8 @@ typedef struct arch_config {
      * all keys, queries and values, or (MIX_CONV) over hidden. */
     int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
     int64_t head_taps; /* MIX_CCA: of the second convolution, within heads */
-    int64_t mix_rank;  /* MIX_SELECT, which has one head, as MIX_LRU: of what makes the time step */
+    int64_t
+        mix_rank; /* MIX_SELECT, whose heads (one, but for NAME_HEADS) share nothing: of what makes the time step */
     double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
     /* MIX_KDA: a decay is exp(-decay_span sigmoid(exp(a_log) (a + dt))); 0: as MIX_DELTA's */
     double decay_span;

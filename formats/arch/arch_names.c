@@ -467,6 +467,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
                at_once = mamba || c->row->mixer == MIX_LIGHTNING,
                select = c->row->mixer == MIX_SELECT;
+    const int64_t apiece = select && c->mix_heads ? c->mix_heads : 1; /* heads with their own */
     const int64_t hyper = arch_hyper_width(c), streams = c->hyper * c->hidden,
                   scales = c->w.hyper_apart ? 2 : 3;
     const int64_t group = c->o_groups ? o / c->o_groups : 0,
@@ -592,7 +593,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MIX_A] = { arch_mix_decays(c), c->hidden },
         [R_MIX_A_DOWN] = { c->mix_value, c->hidden },
         [R_MIX_A_UP] = { arch_mix_decays(c), c->mix_value },
-        [R_MIX_X] = { c->mix_rank + 2 * keys, m },
+        [R_MIX_X] = { apiece * (c->mix_rank + 2 * keys), m / apiece },
         [R_MIX_STEP] = { m, c->mix_rank },
         [R_MIX_STEP_NORM] = { 1, c->mix_rank },
         [R_MIX_B_NORM] = { 1, keys },
@@ -600,9 +601,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MIX_CONV] = { 1, (apart ? keys : conv) * c->conv_taps },
         [R_MIX_CONV_K] = { 1, keys * c->conv_taps },
         [R_MIX_CONV_V] = { 1, m * c->conv_taps },
-        [R_MIX_DT] = { 1, arch_mix_decays(c) },
+        [R_MIX_DT] = { apiece, arch_mix_decays(c) / apiece },
         [R_MIX_A_LOG] = { select ? m : 1, select ? keys : c->mix_heads },
-        [R_MIX_SKIP] = { 1, select ? m : c->mix_heads },
+        [R_MIX_SKIP] = { apiece, select ? m / apiece : c->mix_heads },
         [R_MIX_ADMIT] = { m, m / c->heads },
         [R_MIX_ADMIT_BIAS] = { c->heads, m / c->heads },
         [R_MIX_KEEP] = { m, m / c->heads },

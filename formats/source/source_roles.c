@@ -120,6 +120,9 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         if (!bias) want[n++] = 1, want[n++] = arch_taps(c, a->role);
         return find_checked(s, name, n, want, false, out, err);
     }
+    if (a->flags & NAME_HEADS)
+        return find_checked(s, name, 3, (const int64_t[]){ c->mix_heads, N / c->mix_heads, K },
+                            false, out, err);
     if (a->flags & NAME_SHARED)
         return find_checked(s, name, 3,
                             (const int64_t[]){ c->shared_experts, N / c->shared_experts, K }, false,

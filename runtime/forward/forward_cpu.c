@@ -455,10 +455,10 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     const arch_config *c = r->c;
     mm_weight half[2];
     const bool lora = r->lora && r->lora->n_groups;
-    if (lora || c->asides) {
+    if (lora || c->aside_rank) {
         products(r, outs, n, r->h, c->hidden, r->R);
         if (lora) fwd_lora_add(r, roles, outs, n, r->h, c->hidden);
-        if (c->asides)
+        if (c->aside_rank)
             fwd_aside_adapt(r, r->layer, R_GATE_UP_LOW, outs->y, outs->ldy, r->h, c->hidden);
         activate(r);
         return;

@@ -9,7 +9,11 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     size_t n = mm_scratch_bytes(R, c->hidden, 3, threads);
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
     if (c->mtp || c->asides) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 3, threads));
-    if (c->asides) n = max_size(n, mm_scratch_bytes(R, c->aside_rank, 1, threads));
+    if (c->aside_rank) n = max_size(n, mm_scratch_bytes(R, c->aside_rank, 1, threads));
+    if (c->row->mixer == MIX_SELECT && c->mix_heads > 1)
+        n = max_size(n, fwd_heads_scratch(c->mix_heads, R,
+                                          c->mix_value > c->mix_rank ? c->mix_value : c->mix_rank,
+                                          threads));
     if (c->mtp) n = max_size(n, mm_scratch_bytes(R, fwd_given_width(c), 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     if (c->key_pad) n = max_size(n, mm_scratch_bytes(R, c->kv_heads * c->v_dim, 1, threads));

@@ -122,6 +122,18 @@ static void scale_parts(const arch_config *c, float *x)
         if (c->mix_scale[i] != 1) k_scale(x, (float)c->mix_scale[i], width[i]);
 }
 
+/* From x, gate, x, gate to all of x, then all gates. */
+static void take_turns(const fwd_rows *r, int64_t t)
+{
+    const int64_t n = arch_mix_width(r->c, MIX_SELECT);
+    float *x = r->mix + t * mix_width(r), *gate = r->mix_out + t * n;
+    for (int64_t i = 0; i < n; i++) {
+        gate[i] = x[2 * i + 1];
+        x[i] = x[2 * i];
+    }
+    memcpy(x + n, gate, (size_t)n * sizeof *x);
+}
+
 static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
@@ -130,6 +142,7 @@ static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *a
     for (int64_t t = row; t < row + n; t++) {
         float *x = r->mix + t * W;
         if (c->w.mix_mixed) unmix(r, t);
+        if (c->w.mix_turns) take_turns(r, t);
         if (mix_is_mamba(c)) scale_parts(c, x);
         if (c->row->mixer == MIX_LIGHTNING)
             k_act(r->mix_conv + t * fwd_mix_channels(c), fwd_mix_channels(c), ACT_SILU);
@@ -247,11 +260,31 @@ static void norm_select(const fwd_rows *r, int64_t row, int64_t n, const void *a
     }
 }
 
+/* Numbers of R_MIX_X's that a head has. */
+static int64_t select_span(const arch_config *c) { return c->mix_rank + 2 * c->mix_key; }
+
+/* The same of heads that have matrices of their own. */
+static void run_select_heads(const along *a, int64_t R)
+{
+    fwd_rows r = *a->r;
+    const arch_config *c = r.c;
+    const int64_t H = c->mix_heads, V = c->mix_value, span = select_span(c);
+    float *x = r.mix + a->states->row0 * a->v.ld, *parts = x + mix_at(&r, R_MIX_X);
+    r.R = R;
+    fwd_head_products(&r, a->l->mix_x, H, parts, a->v.ld, span, x, a->v.ld, V);
+    fwd_head_products(&r, a->l->mix_step, H, r.decay + a->states->row0 * H * V, H * V, V, parts,
+                      a->v.ld, span);
+}
+
 /* R rows of x to step, B and C. In f32: a rounding of a step stays in the state. */
 static void run_select(const along *a, int64_t R)
 {
     const fwd_rows *r = a->r;
     const arch_config *c = r->c;
+    if (a->l->mix_x) {
+        run_select_heads(a, R);
+        return;
+    }
     const int64_t at = mix_at(r, R_MIX_X), D = arch_mix_decays(c);
     float *x = r->mix + a->states->row0 * a->v.ld, *step = r->decay + a->states->row0 * D;
     const mm_out parts = fwd_out(&a->l->lin[R_MIX_X], x + at, a->v.ld, false),
@@ -342,8 +375,10 @@ static void select_piece(void *ctx, int64_t item, int thread)
     const fwd_rows *r = a->r;
     const arch_config *c = r->c;
     const fwd_seq_state *s = &a->states[item / a->pieces];
-    const int64_t V = c->mix_value, K = c->mix_key, piece = item % a->pieces,
-                  lane = piece * SCAN_LANES, left = V - lane, block = K * SCAN_LANES;
+    const int64_t V = arch_mix_width(c, MIX_SELECT), K = c->mix_key, piece = item % a->pieces,
+                  blocks = lq_ceil_div(c->mix_value, SCAN_LANES), h = piece / blocks,
+                  in_head = piece % blocks * SCAN_LANES, left = c->mix_value - in_head,
+                  lane = h * c->mix_value + in_head, block = K * SCAN_LANES;
     float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
     (void)thread;
     int mark = 0;
@@ -351,15 +386,15 @@ static void select_piece(void *ctx, int64_t item, int thread)
     for (int64_t at = a->from, to; at < end; at = to) {
         to = fwd_next_mark(s, &mark, at, end);
         const int64_t t = s->row0 + at;
-        const float *x = a->v.x + t * a->v.ld;
+        const float *x = a->v.x + t * a->v.ld, *own = x + h * select_span(c);
         const k_select_args k = { .S = S,
                                   .T = to - at,
                                   .K = K,
                                   .lanes = (int)(left < SCAN_LANES ? left : SCAN_LANES),
                                   .rate = a->l->vec[R_MIX_A_LOG].w + lane,
                                   .ldr = V,
-                                  .q = x + a->v.q,
-                                  .k = x + a->v.k,
+                                  .q = own + a->v.q,
+                                  .k = own + a->v.k,
                                   .v = x + lane,
                                   .step = r->decay + t * V + lane,
                                   .ldq = a->v.ld,
@@ -468,7 +503,7 @@ static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
 
 static void select_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
-    const int64_t n = r->c->mix_value;
+    const int64_t n = arch_mix_width(r->c, MIX_SELECT);
     const float *x = r->mix + t * mix_width(r), *skip = l->vec[R_MIX_SKIP].w;
     float *out = r->mix_out + t * n;
     for (int64_t i = 0; i < n; i++)

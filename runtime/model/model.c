@@ -127,6 +127,29 @@ static lq_status load_head_taps(model_layer *l, const model *m, int64_t layer, l
     return s;
 }
 
+/* A matrix of each head's own. */
+static lq_status load_heads(mm_weight **out, const model *m, arch_role r, int64_t layer,
+                            lq_arena *a, pool *p, lq_err *err)
+{
+    const int64_t H = m->cfg->mix_heads;
+    qt_tensor all;
+    lq_arena tmp = { 0 };
+    lq_status s = src_matrix(m->src, r, layer, -1, &all, &tmp, err);
+    const int64_t N = s ? 0 : all.N / H, n = s ? 0 : N * all.K;
+    float *part = s ? NULL : lq_push(&tmp, (size_t)n * sizeof *part);
+    *out = s ? NULL : lq_push(a, (size_t)H * sizeof **out);
+    if (!s && (!part || !*out)) s = model_no_memory(err, arch_role_text(r));
+    for (int64_t h = 0; h < H && !s; h++) {
+        qt_dequant(part, &all, h * N, (h + 1) * N);
+        qt_tensor t = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = N, .K = all.K };
+        t.plane[QT_CODES] = (qt_span){ (uint8_t *)part, (size_t)n * sizeof *part };
+        s = mm_pack(&(*out)[h], &t, a, p, err);
+    }
+    if (!s) src_matrix_done(m->src, r, layer, -1);
+    lq_arena_free(&tmp);
+    return s;
+}
+
 static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
 {
     const arch_config *c = m->cfg;
@@ -336,6 +359,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = model_load_ngrams(&l->ngrams, m, layer, a, err);
         else if (arch_role_kind(r) == ARCH_VECTOR)
             s = load_vector(&l->vec[r], m, r, layer, a, err);
+        else if (arch_name_of(m->cfg, r)->flags & NAME_HEADS)
+            s = load_heads(r == R_MIX_X ? &l->mix_x : &l->mix_step, m, r, layer, a, p, err);
         else if (arch_role_per_expert(r))
             s = load_experts(l, m, r, layer, a, p, err);
         else

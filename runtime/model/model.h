@@ -50,6 +50,8 @@ typedef struct {
         diff_start; /* what the second of a pair of heads counts, taken off; without R_DIFF_* */
     mm_weight *
         cca; /* [heads + kv_heads] R_CCA_HEADS: of each head [head_dim, head_taps * head_dim]; else NULL */
+    mm_weight *mix_x,
+        *mix_step; /* [mix_heads] of each R_MIX_X and R_MIX_STEP, of NAME_HEADS; else NULL */
     mm_weight *dist_k,
         *dist_q;          /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
     model_ngrams *ngrams; /* or NULL */

@@ -64,7 +64,7 @@ def logits(llmq, folder, model, out):
 
 # What is no linear of a layer, by its name in some model, and what sees images. The rest of two and three dims is.
 ELSE = re.compile(r"embed|per_layer|altup|laurel|wte|wpe|lm_head|^decoder\.|^output\.|norm(?!_attn_norm|\.attn)|x_proj|dt_proj|ln_|sinks|router|bias$|moe\.gate\.|mlp\.gate\.|"
-                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|mixer\.gate\.|latent_proj|_expert_proj|[fg]_[ab]_proj|linear_attn\.a_proj|\.[bf]_proj|A_log|"
+                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|mixer\.gate\.|latent_proj|_expert_proj|[fg]_[ab]_proj|linear_attn\.a_proj|\.[bf]_proj|A_log|mamba\.D$|"
                   r"layers\.1\.attention\.g_proj|conv_?1d|sconv|wr_du|rel_logits|conv_qk_|rg_lru|conv\.conv\.|indexer|index_[qk]_proj|compressor|hc_|hyper_connection|ple\.(key|value)_proj|ffn\.gate\.|tid2eid|^head\.|layers\.\d+\.gate\.|project_|adapter_list|layers\.\d+\.linear\.|visual|vision|vit\.|mlp_AR|audio|projector|connector", re.I)
 GATES = {"dots3-note": ".g_proj."}  # of heads, whose names elsewhere are those of linears
 # What folding changes beside them: norms and biases, and small matrices that read what a norm makes.

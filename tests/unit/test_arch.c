@@ -751,6 +751,11 @@ TEST(both_spellings_of_a_config_are_one)
           "\"moe_intermediate_size\":160,\"layer_types\":[\"hybrid_sliding\",\"hybrid\","
           "\"hybrid_sliding\",\"hybrid_sliding\"],\"mlp_layer_types\":[\"dense\",\"sparse\","
           "\"sparse\",\"sparse\"],\"unpadded_vocab_size\":310}" },
+        { "Zamba's layers, counted and listed",
+          "{\"model_type\":\"zamba\"," BASE2 ",\"attn_layer_period\":1,\"attn_layer_offset\":0}",
+          "{\"model_type\":\"zamba\"," BASE2
+          ",\"layers_block_type\":[\"mamba\",\"mamba\",\"hybrid\","
+          "\"hybrid\"],\"mamba_dt_rank\":4}" },
         { "layers of GPT-Neo", NEO ",\"attention_types\":[[[\"global\",\"local\"],2]]}",
           NEO ",\"attention_layers\":[\"global\",\"local\",\"global\",\"local\"]}" },
     };

@@ -210,6 +210,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           2048, 0, 1e-5, 5e6, true },
         { "inkling", "", "TTTTTTTT", 16, 128, 0, 0, 0, 0, 4, 131072, 256, 6, 3072, 6144, 1e-6, 0,
           false },
+        { "zamba", ",\"layers_block_type\":[\"mamba\",\"hybrid\"],\"num_key_value_heads\":8",
+          "s-as-", 8, 128, 2, 1, 16, 512, 4, 4096, 0, 0, 0, 0, 1e-5, 0, true },
         { "zamba2", ",\"layers_block_type\":[\"mamba\",\"hybrid\"]", "m-am-", 8, 128, 8, 1, 64, 128,
           4, 4096, 0, 0, 0, 0, 1e-5, 0, true },
         { "recurrent_gemma", "", "llallall", 8, 64, 1, 1, 1, 512, 4, 8192, 0, 0, 0, 0, 1e-6, 10000,

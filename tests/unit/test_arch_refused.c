@@ -22,6 +22,7 @@
 #define SPARK "{\"model_type\":\"muse_spark\"," BASE2
 #define ZAYA "{\"model_type\":\"zaya\"," BASE2
 #define INKLING "{\"model_type\":\"inkling\"," BASE2
+#define ZAMBA "{\"model_type\":\"zamba\"," BASE2
 #define ZAMBA2 "{\"model_type\":\"zamba2\"," BASE
 #define ZAMBA2_KINDS ",\"layers_block_type\":[\"mamba\",\"hybrid\",\"mamba\",\"hybrid\"]"
 #define THINKER "{\"model_type\":\"smallthinker\"," BASE2
@@ -279,6 +280,15 @@ TEST(a_wrong_config_is_refused_by_key)
           "shared_expert_sink" },
         { "Inkling with more words than it has", INKLING ",\"unpadded_vocab_size\":0}",
           "unpadded_vocab_size: expected at most" },
+        { "Zamba with attention of another width", ZAMBA ",\"attention_hidden_size\":64}",
+          "attention_hidden_size: expected twice" },
+        { "Zamba with an odd number of heads", ZAMBA ",\"n_mamba_heads\":3}",
+          "n_mamba_heads: expected a divisor" },
+        { "Zamba with several transformers", ZAMBA ",\"num_mem_blocks\":2}", "num_mem_blocks" },
+        { "Zamba whose products have biases", ZAMBA ",\"mamba_proj_bias\":true}",
+          "mamba_proj_bias" },
+        { "Zamba with a rank of no number", ZAMBA ",\"mamba_dt_rank\":\"some\"}",
+          "mamba_dt_rank: expected" },
         { "Zamba2 without kinds", ZAMBA2 "}", "layers_block_type: expected what each layer is" },
         { "Zamba2 with layers of another kind",
           ZAMBA2 ",\"layers_block_type\":[\"mamba\",\"moe\"]}",

@@ -86,15 +86,6 @@ static lq_status mamba_head(arch_config *c, const char *key, const cJSON *v, lq_
 
 /* ---- Mamba ---- */
 
-/* The rank of what makes the time step; "auto": a sixteenth of hidden. */
-static lq_status step_rank(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    c->mix_rank = lq_ceil_div(c->hidden, 16);
-    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "auto") == 0)) return LQ_OK;
-    if (js_whole(v, 1, 1 << 20, &c->mix_rank)) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1048576 or auto", key);
-}
-
 /* After mamba_expand: where it is said it counts, as in transformers (Falcon-Mamba's file says expand 16 beside
  * a width of 2 hidden). */
 static lq_status inner_size(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -695,7 +686,7 @@ static const arch_key nemotron_h_keys[] = {
     { "conv_kernel", KEY_INT, AT(conv_taps), 4, NULL }, \
     { "expand", KEY_FN, 0, NONE, mamba_expand }, \
     { "intermediate_size", KEY_FN, 0, NONE, inner_size }, \
-    { "time_step_rank", KEY_FN, 0, NONE, step_rank }, \
+    { "time_step_rank", KEY_FN, 0, NONE, arch_key_step_rank }, \
     { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, \
     MUST("rms_norm", 1), \
     PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"), KNOWN("rescale_prenorm_residual"), \
@@ -706,7 +697,7 @@ static const arch_key jamba_keys[] = {
     { "mamba_d_state", KEY_INT, AT(mix_key), 16, NULL },
     { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL },
     { "mamba_expand", KEY_FN, 0, NONE, mamba_expand },
-    { "mamba_dt_rank", KEY_FN, 0, NONE, step_rank },
+    { "mamba_dt_rank", KEY_FN, 0, NONE, arch_key_step_rank },
     { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     EXPERT_COUNTS("num_experts", 16, 2),
     MUST("mamba_inner_layernorms", 1),

@@ -42,6 +42,14 @@ lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err 
     return arch_key_must(key, v, "silu", err);
 }
 
+lq_status arch_key_step_rank(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->mix_rank = lq_ceil_div(c->hidden, 16);
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "auto") == 0)) return LQ_OK;
+    if (js_whole(v, 1, 1 << 20, &c->mix_rank)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1048576 or auto", key);
+}
+
 /* Norms of q and k if the key says so; missing: as the row has it. */
 static lq_status if_qk_norm(arch_config *c, const char *key, const cJSON *v, arch_qk_norm kind,
                             lq_err *err)

@@ -42,6 +42,8 @@ lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_
 lq_status arch_key_no_labels(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 /* The activation of a mixer's convolution and gate, which is SiLU. */
 lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* The rank of what makes Mamba's time step; "auto": a sixteenth of hidden. */
+lq_status arch_key_step_rank(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 /* LQ_EUNSUPPORTED: a key has another value than this, the only one known. */
 lq_status arch_key_must(const char *key, const cJSON *v, const char *want, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);

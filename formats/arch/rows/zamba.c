@@ -1,5 +1,5 @@
-/* formats/arch/rows/zamba.c - Zamba2 (arXiv:2411.15242): Mamba-2, and transformers beside some of its layers that read the
- * residual and the embedding together, of which few have tensors of their own. A layer of theirs is two here: the
+/* formats/arch/rows/zamba.c - Zamba (arXiv:2405.16712) and Zamba2 (arXiv:2411.15242): Mamba of several heads or Mamba-2, and
+ * transformers beside some of its layers that read the residual and the embedding together, of which few have tensors of their own. A layer of theirs is two here: the
  * transformer, then Mamba-2. */
 #include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
@@ -90,6 +90,31 @@ static lq_status zamba_words(cJSON *j, lq_err *err)
     return LQ_OK;
 }
 
+/* Zamba 1 counts its layers where it does not list them: the third, and of those after it one in each period. */
+static lq_status zamba1_words(cJSON *j, lq_err *err)
+{
+    int64_t layers = 76, period = 6, offset = 4, hidden = 0, width;
+    lq_status s = js_i64(j, "num_hidden_layers", false, 1, ARCH_MAX_LAYERS, &layers, err);
+    if (!s) s = js_i64(j, "attn_layer_period", false, 1, ARCH_MAX_LAYERS, &period, err);
+    if (!s) s = js_i64(j, "attn_layer_offset", false, 0, ARCH_MAX_LAYERS, &offset, err);
+    if (!s) s = js_i64(j, "hidden_size", true, 1, ARCH_MAX_WIDTH / 2, &hidden, err);
+    if (s) return s;
+    width = 2 * hidden;
+    const cJSON *own = js_get(j, "attention_hidden_size");
+    if (own && !(js_whole(own, 1, ARCH_MAX_WIDTH, &width) && width == 2 * hidden))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "attention_hidden_size: expected twice hidden_size, %" PRId64, 2 * hidden);
+    if (!js_get(j, kinds) && !js_get(j, "layer_types")) {
+        cJSON *list = cJSON_CreateArray();
+        for (int64_t i = 0; i < layers && list; i++) {
+            const bool hybrid = i == 2 || (i > 2 && (i - 3) % period == offset);
+            cJSON_AddItemToArray(list, cJSON_CreateString(hybrid ? "hybrid" : "mamba"));
+        }
+        js_put(j, kinds, list);
+    }
+    return zamba_words(j, err);
+}
+
 /* Nothing rotates where it is not said. */
 static lq_status mem_rope(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -161,6 +186,32 @@ static const arch_name zamba2_names[] = {
     { R_ASIDE_OUT, LAYER "linear", NAME_ATTENDS, BIAS_NO },
     END,
 };
+#define SHARED_BY "@layers.%b.shared_transf."
+static const arch_name zamba1_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "%minput_layernorm", NAME_STATE, BIAS_NO },
+    { R_MIX_IN, LAYER "%mmamba.in_proj", 0, BIAS_NO },
+    { R_MIX_CONV, LAYER "%mmamba.conv1d", NAME_TAPS, BIAS_YES },
+    { R_MIX_X, LAYER "%mmamba.x_proj_weight", NAME_BARE | NAME_HEADS, BIAS_NO },
+    { R_MIX_STEP, LAYER "%mmamba.dt_proj_weight", NAME_BARE | NAME_HEADS, BIAS_NO },
+    { R_MIX_DT, LAYER "%mmamba.dt_proj_bias", NAME_BARE | NAME_HEAD_ROWS, BIAS_NO },
+    { R_MIX_A_LOG, LAYER "%mmamba.A_log", NAME_BARE | NAME_HEADS, BIAS_NO },
+    { R_MIX_SKIP, LAYER "%mmamba.D", NAME_BARE | NAME_HEAD_ROWS, BIAS_NO },
+    { R_MIX_OUT, LAYER "%mmamba.out_proj", 0, BIAS_NO },
+    { R_PAIR_NORM, SHARED_BY "input_layernorm", NAME_ATTENDS, BIAS_NO },
+    { R_Q, SHARED_BY "self_attn.q_proj", NAME_ATTENDS, BIAS_NO },
+    { R_K, SHARED_BY "self_attn.k_proj", NAME_ATTENDS, BIAS_NO },
+    { R_V, SHARED_BY "self_attn.v_proj", NAME_ATTENDS, BIAS_NO },
+    { R_O, SHARED_BY "self_attn.o_proj", NAME_ATTENDS, BIAS_NO },
+    { R_MLP_NORM, SHARED_BY "pre_ff_layernorm", NAME_ATTENDS, BIAS_NO },
+    { R_GATE, SHARED_BY "feed_forward.gate_proj", NAME_ATTENDS, BIAS_NO },
+    { R_UP, SHARED_BY "feed_forward.up_proj", NAME_ATTENDS, BIAS_NO },
+    { R_DOWN, SHARED_BY "feed_forward.down_proj", NAME_ATTENDS, BIAS_NO },
+    { R_ASIDE_OUT, LAYER "linear", NAME_ATTENDS, BIAS_NO },
+    END,
+};
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
 static const arch_key zamba2_keys[] = {
     { "n_mamba_heads", KEY_INT, AT(mix_heads), 8, NULL },
@@ -182,7 +233,30 @@ static const arch_key zamba2_keys[] = {
     NO_KEY,
 };
 
+static const arch_key zamba1_keys[] = {
+    { "n_mamba_heads", KEY_INT, AT(mix_heads), 2, NULL },
+    { "mamba_d_state", KEY_INT, AT(mix_key), 16, NULL },
+    { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL },
+    { "mamba_expand", KEY_FN, 0, NONE, mamba_width },
+    { "mamba_dt_rank", KEY_FN, 0, NONE, arch_key_step_rank },
+    { "num_mem_blocks", KEY_INT, AT(asides), 1, NULL },
+    { "hidden_mamba_act", KEY_FN, 0, NONE, arch_key_silu },
+    MUST("num_mem_blocks", 1),
+    MUST("mamba_conv_bias", 1),
+    MUST("mamba_proj_bias", 0),
+    KNOWN("attn_layer_period"), KNOWN("attn_layer_offset"), /* zamba1_words, as these: */
+    KNOWN("attention_head_dim"), KNOWN("attention_hidden_size"), KNOWN("num_logits_to_keep"),
+    KNOWN("time_step_min"), KNOWN("time_step_max"), KNOWN("time_step_floor"), /* of the first weights */
+    KNOWN("use_mamba_kernels"), KNOWN("use_associative_scan"),
+    NO_KEY,
+};
+
 const arch_row arch_rows_zamba[] = {
+    { "ZambaForCausalLM", "zamba",
+      .w = { .norm = NORM_RMS, .mlp = MLP_GATED, .mix_turns = true }, MODEL, .names = zamba1_names,
+      .keys = zamba1_keys, .respell = zamba1_words, .layers = zamba_layers, .mixer = MIX_SELECT,
+      .def_kv_heads = 16, .def_ffn = 4, .def_eps = 1e-5, .def_max_pos = 4096, .def_tied = true,
+      GELU },
     { "Zamba2ForCausalLM", "zamba2",
       .w = { .norm = NORM_RMS, .rope_half = true, .mlp = MLP_GATED, .mix_eps = 1e-5f }, MODEL,
       .names = zamba2_names, .keys = zamba2_keys, .respell = zamba_words, .layers = zamba_layers,

@@ -102,6 +102,9 @@ MODELS = {
     "zaya": ("Zaya", dict(SIZES, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=3, moe_intermediate_size=8,
                           router_hidden_size=6, cca_time0=3, cca_time1=2, sliding_window=5, tie_word_embeddings=True,
                           layer_types=["hybrid", "hybrid_sliding"])),
+    "zamba": ("Zamba", dict(vocab_size=V, hidden_size=24, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+                            mamba_d_state=4, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+                            rms_norm_eps=1e-4, num_hidden_layers=3, layers_block_type=["linear_attention", "hybrid", "hybrid"])),
     "zamba2": ("Zamba2", dict(ZAMBA2, hidden_size=H, intermediate_size=32, mamba_expand=1, use_mem_rope=True, use_shared_attention_adapter=True,
                               num_hidden_layers=2, layers_block_type=["hybrid", "hybrid"])),
     "zamba2-blocks": ("Zamba2", dict(ZAMBA2, hidden_size=16, intermediate_size=32, num_key_value_heads=1, num_mem_blocks=2,
@@ -119,8 +122,8 @@ MODELS = {
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
 LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "qwen4-exp-ngrams": 24, "kimi-linear": 24, "ling3": 24,
-           "minimax": 24, "minimax-m1": 24, "zaya": 24, "zamba2": 16, "zamba2-blocks": 24}  # others: 32
-# What an aside of Zamba2 puts out is normed with no residual beside it, so that rounding grows: branches are kept small.
+           "minimax": 24, "minimax-m1": 24, "zaya": 24, "zamba": 24, "zamba2": 16, "zamba2-blocks": 24}  # others: 32
+# What an aside of Zamba and Zamba2 puts out is normed with no residual beside it, so that rounding grows: branches are kept small.
 QUIETER = {"embed": 4, "out_proj": 0.3, "linear.": 0.3, "q_proj": 0.5, "adapter_list": 0.5}
 ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "Qwen4Exp", "RecurrentGemma")
 
@@ -143,7 +146,7 @@ def fill(model, g):
             p.data = r * 0.1
         else:
             p.data = (1.0 if "_attn.norm" in name else centre) + r * 0.1
-        if type(model).__name__.startswith("Zamba2"):
+        if type(model).__name__.startswith("Zamba"):
             p.data = p.data * math.prod(f for part, f in QUIETER.items() if part in name)
         p.data = p.data.bfloat16().float()  # as the file holds them
     for name, b in model.named_buffers():
