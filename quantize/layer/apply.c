@@ -33,7 +33,7 @@ lq_status qz_layer_apply(model_layer *l, const arch_config *c, const qz_item *it
         model_linear *lin = of_expert ? l->expert[e->role - R_EXPERT_GATE] : &l->lin[e->role];
         if (of_expert && e->expert >= 0) lin += e->expert;
         if (e->role == R_NGRAM_TABLE)
-            model_put_ngrams(l, e->expert, &items[i].t);
+            model_put_ngrams(l, e->part, &items[i].t);
         else if (e->is_bias)
             s = put_vector(matrix ? &lin->bias : &vec->bias, &items[i], a, err);
         else if (!matrix)

@@ -147,7 +147,7 @@ static bool like_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
 {
     const src_tensor *t = NULL;
     const int64_t layer = arch_role_per_layer(e->role) ? e->layer : -1;
-    const int64_t expert = arch_role_per_expert(e->role) && e->expert < 0 ? 0 : e->expert;
+    const int64_t expert = arch_role_per_expert(e->role) && e->part < 0 ? 0 : e->part;
     lq_err none;
     if (src_role(m->o->like, e->role, layer, expert, &t, NULL, &none) || !t || !t->plain ||
         !qz_makes(&t->t.scheme))
@@ -242,7 +242,8 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     e->known = arch_slot_of(m->cfg, e->name, &slot);
     e->mtp = !e->known && m->mtp.row && arch_slot_of(&m->mtp, e->name, &slot);
     e->role = slot.role;
-    e->expert = slot.expert;
+    e->part = slot.expert;
+    e->expert = arch_role_per_expert(slot.role) ? slot.expert : -1;
     e->is_bias = slot.bias;
     e->layer = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
     m->by_mix = false;

@@ -15,6 +15,7 @@ typedef struct {
     bool mtp;         /* has one in the model's MTP head; then not known */
     arch_role role;
     int64_t expert; /* -1: none, or all of them */
+    int64_t part;   /* of a role that has several tensors: which, experts too; else -1 */
     bool is_bias;
     int64_t layer;    /* cfg.layers: outside the layers, as is the MTP head's */
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */

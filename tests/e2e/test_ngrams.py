@@ -76,6 +76,13 @@ def test_a_table_of_codes_is_read_by_rows_too(llmq, tmp_path, folder):
     assert worst <= 2e-6 * top and a != whole
 
 
+def test_more_parts_than_the_model_has_experts_are_all_quantized(llmq, tmp_path, folder):
+    change(folder, cut(lambda n: [7, n - 12, 1, 4]))
+    llmq("quantize", folder, "-o", tmp_path / "q.llmq", "--method", "rtn", "--override", ".*ngram_embedding.*=i8-row")
+    parts = [t for t in llmq.json("inspect", tmp_path / "q.llmq")["tensors"] if "ngram_embedding" in t["name"]]
+    assert [t["scheme"] for t in parts] == 8 * ["i8-row"]
+
+
 def drop(name):
     return lambda tensors: tensors.pop(name)
 
