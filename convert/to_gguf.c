@@ -620,6 +620,17 @@ static const qt_scheme q8_0 = {
     .kind = QT_UINT, .bits = 8, .zbits = 8, .group = 32, .scale_dtype = LQ_F16
 };
 
+/* One tensor of the file has one type of blocks. */
+static lq_status same_scheme(const qt_tensor *q, const qt_tensor *first, lq_err *err)
+{
+    char a[40], b[40];
+    qt_scheme_text(a, &q->scheme);
+    qt_scheme_text(b, &first->scheme);
+    if (strcmp(a, b) == 0) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "expected all of its parts as the first, %s, found %s", b,
+                   a);
+}
+
 static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
 {
     conv *c = p->c;
@@ -636,7 +647,8 @@ static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
         if (p->e[-1].type == GGML_NVFP4) memcpy(&f, q->plane[QT_SCALES2].data, 4);
         return lq_out_write(c->out, &f, sizeof f, err);
     }
-    s = put_blocks(c, p->e, q, p->type, p->what == WRITE, &held, err);
+    s = same_scheme(q, &p->e->t->t, err);
+    if (!s) s = put_blocks(c, p->e, q, p->type, p->what == WRITE, &held, err);
     p->held = p->held && held;
     return s;
 }

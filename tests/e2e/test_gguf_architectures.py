@@ -602,6 +602,18 @@ def test_deepseek_v4_as_its_lists_say(llmq, tmp_path, was, now, why):
     assert why in llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3).stderr
 
 
+@pytest.mark.parametrize("other", ["f16", "u4-g32"])
+def test_experts_of_several_schemes_are_rounded_again_or_refused(llmq, tmp_path, other):
+    """A stack of the file has one type of blocks; the first expert's would be others' too."""
+    override = [r".*experts\.0\.gate_proj.*=u8-g32", rf".*experts\.[1-9]\.gate_proj.*={other}", ".*=f32"]
+    llmq("quantize", ARCH / "qwen3-moe", "-o", tmp_path / "q.llmq", "--method", "rtn",
+         *(x for o in override for x in ("--override", o)))
+    p = llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", code=3)
+    assert f"expected all of its parts as the first, u8-g32, found {other}" in p.stderr
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", "--allow-requantize")
+    llmq("verify", tmp_path / "m.gguf")
+
+
 def test_factors_of_muse_glimmer_are_one_number(llmq, tmp_path):
     b = (ROOT / "tests/golden/gguf/arch/muse-glimmer.gguf").read_bytes()
     q, k = struct.pack("<8f", *[3.87] * 8), struct.pack("<8f", *[1] * 8)
