@@ -592,6 +592,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     if (a->state) put_state(p, a, c, further);
     if (a->lists) put_by_layer(p, a, c);
     if (a->compress) gguf_put_compress(p, a, c);
+    if (a->ngrams) gguf_put_ngrams(p, a, c);
 }
 
 /* ---- does it say all? ---- */
@@ -635,7 +636,7 @@ static lq_status put_sections(gguf_pairs *p, const gguf_arch *a, const src_sourc
     if (cJSON_IsArray(layers)) gguf_pair_int(p, deep, cJSON_GetArraySize(layers));
     cJSON_Delete(config);
     if (n) return LQ_OK;
-    if (strncmp(a->gguf, "qwen35", 6) == 0) { /* what the converter puts there */
+    if (strncmp(a->gguf, "qwen35", 6) == 0 || a->ngrams) { /* what the converter puts there */
         static const int sections[SECTIONS] = { 11, 11, 10, 0 };
         gguf_pair_array(p, k, GGUF_I32, SECTIONS);
         for (int i = 0; i < SECTIONS; i++)
@@ -651,8 +652,8 @@ static lq_status put_sections(gguf_pairs *p, const gguf_arch *a, const src_sourc
 /* Fields that a file says by its tensors or that change no number. */
 static bool is_silent(const char *key, const arch_config *c)
 {
-    static const char *const keys[] = { "arch",     "dtype", "tied", "attn_bias",
-                                        "mlp_bias", "bos",   "eos",  "prefix" };
+    static const char *const keys[] = { "arch", "dtype", "tied",   "attn_bias",  "mlp_bias",
+                                        "bos",  "eos",   "prefix", "ngram_even", "ngram_parts" };
     for (size_t i = 0; i < LQ_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0) return true;
     /* two ways to say how wide an MLP is; the width of one that no layer has */
@@ -738,6 +739,7 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
             t[f->n] = (gguf_tensor){ .name = *names++, .n_dims = 2 };
             arch_role_shape(arch_at(c, slot.layer), slot.role, &t[f->n].shape[0],
                             &t[f->n].shape[1]);
+            if (g[k]->once) t[f->n].shape[0] = c->ngram_rows; /* all parts */
         }
     }
     for (int64_t i = 0; i < 2 * c->layers && a->q_factor; i++, f->n++) {
@@ -865,7 +867,7 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
                        "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "
                        "tokens, found %lld",
                        a->gguf, (long long)c->vocab, (long long)c->ple_vocab);
-    return LQ_OK;
+    return a->ngrams ? gguf_check_ngrams(a, c, err) : LQ_OK;
 }
 
 lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err)

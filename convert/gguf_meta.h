@@ -32,6 +32,10 @@ lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without
 /* Of gguf_arch.compress: its lists; and does llama.cpp run such numbers (it aborts on others)? */
 void gguf_put_compress(gguf_pairs *p, const gguf_arch *a, const arch_config *c);
 bool gguf_runs_compressed(const arch_config *c);
+/* Of gguf_arch.ngrams; LQ_EUNSUPPORTED: the file has no place for so many. Does llama.cpp run such numbers? */
+void gguf_put_ngrams(gguf_pairs *p, const gguf_arch *a, const arch_config *c);
+lq_status gguf_check_ngrams(const gguf_arch *a, const arch_config *c, lq_err *err);
+bool gguf_runs_ngrams(const arch_config *c);
 /* Has the source an MTP head that goes along? */
 bool gguf_has_head(const src_source *src, const gguf_arch *a);
 /* Pairs of dims that a list of factors is for: of the layer that turns most, in one that turns fewer the first of them. */

@@ -67,7 +67,10 @@ typedef struct {
 /* Buffers of older checkpoints, which say what the config does. */
 static bool is_derived(const char *name)
 {
-    static const char *const endings[] = { ".rotary_emb.inv_freq", "embeddings.position_ids" };
+    static const char *const endings[] = { ".rotary_emb.inv_freq", "embeddings.position_ids",
+                                           ".ple_embedding.layer_multipliers",
+                                           ".ple_embedding.ngram_heads_vocab_sizes",
+                                           ".ple_embedding.ngram_heads_offsets" };
     const size_t n = strlen(name);
     for (size_t i = 0; i < LQ_COUNT(endings); i++) {
         const size_t k = strlen(endings[i]);
@@ -147,6 +150,11 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
         last[0] = in;
     }
     if (e->order.kind == GGUF_GATE_UP) last[e->slot.bias ? 0 : -1] /= 2;
+    if (e->order.kind == GGUF_ROWS) last[-1] = e->second ? last[-1] - e->order.ffn : e->order.ffn;
+    if (g->once) { /* all parts of a table, one behind the other */
+        e->shape[0] = c->ngram_rows;
+        e->experts = arch_n_tensors(c, e->slot.role);
+    }
     if (e->slot.role == R_PLE_EMBED) e->shape[0] = c->vocab; /* llama.cpp has a row for each word */
 }
 
@@ -162,7 +170,7 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
     const bool stacked = flags & NAME_STACKED, taps = flags & NAME_TAPS;
     const bool whole = parts && gguf_name_is_whole(g[0]); /* has no place for a bias */
     if (!parts || (t->n_dims == 3 && !stacked && !taps) || (slot.bias && whole) ||
-        (g[0]->join == JOIN_NONE && g[0]->stacked != (stacked || slot.expert >= 0)))
+        (g[0]->join == JOIN_NONE && !g[0]->once && g[0]->stacked != (stacked || slot.expert >= 0)))
         return no_place(c, t, err);
     if (slot.expert > 0) return LQ_OK; /* comes with the first */
     for (int i = 0; i < parts; i++) {
@@ -295,6 +303,9 @@ static lq_status list_tensors(conv *c, lq_err *err)
                   (long long)c->further);
     if (c->arch->compress && !gguf_runs_compressed(c->config))
         conv_note(c->r, "llama.cpp runs 4 streams, and compression by 4 and 128: not this file");
+    if (c->arch->ngrams && !gguf_runs_ngrams(c->config))
+        conv_note(c->r, "llama.cpp runs heads of as many values as keys, and n-grams of as many "
+                        "numbers as the residual: not this file");
     if (c->config->row->w.both_ways && c->config->types > 1 && c->config->head == HEAD_LABELS)
         conv_note(c->r, "llama.cpp gives both texts of a pair the first one's type: its scores "
                         "are others than the model's");
@@ -320,7 +331,8 @@ static lq_status expert_of(const src_tensor **t, const conv *c, const entry *x, 
         arch_tensor_name(x->config, x->slot.role, x->slot.layer, e, x->slot.bias, name, sizeof name)
             ? src_find(c->src, name)
             : NULL;
-    if (*t && (*t)->plain && (*t)->n_dims == 2 && (*t)->shape[0] == x->t->shape[0] &&
+    const bool part = x->slot.role == R_NGRAM_TABLE; /* of as many rows as it has */
+    if (*t && (*t)->plain && (*t)->n_dims == 2 && (part || (*t)->shape[0] == x->t->shape[0]) &&
         (*t)->shape[1] == x->t->shape[1])
         return LQ_OK;
     return lq_fail(err, LQ_ESHAPE, "%s: expected a matrix like the other experts'", name);
@@ -496,6 +508,7 @@ static lq_status put_stored(conv *c, const qt_tensor *q, lq_err *err)
 static int64_t rows_of(const entry *e, int64_t n)
 {
     if (e->order.kind == GGUF_KEY_VALUE) return e->shape[0] * e->shape[1];
+    if (e->order.kind == GGUF_ROWS) return e->shape[0];
     return e->order.kind == GGUF_GATE_UP ? n / 2 : n;
 }
 

@@ -30,9 +30,9 @@ static int64_t next_prime(int64_t n)
     return n;
 }
 
-static void make_factors(arch_ngrams *out, const arch_config *c, int64_t place)
+void arch_ngram_factors(arch_ngrams *out, const arch_config *c, int64_t place)
 {
-    const uint64_t half = (uint64_t)(INT64_MAX / c->vocab / 2),
+    const uint64_t part = (uint64_t)(INT64_MAX / c->vocab / 2), half = part ? part : 1,
                    seed = (uint64_t)(c->ngram_seed + 10007 * place);
     for (int64_t i = 0; i < c->ngram; i++)
         out->by[i] = 2 * (splitmix64(seed + 0x9e3779b97f4a7c15 * (uint64_t)(i + 1)) % half) + 1;
@@ -43,7 +43,7 @@ void arch_ngrams_of(arch_ngrams *out, const arch_config *c, int64_t layer)
     const int64_t place = c->layer[layer].ngrams - 1, heads = arch_ngram_heads(c);
     int64_t prime = c->ngram_base - 1;
     *out = (arch_ngrams){ .heads = heads };
-    make_factors(out, c, place);
+    arch_ngram_factors(out, c, place);
     for (int64_t i = 0; i < place * heads; i++)
         prime = next_prime(prime + 1);
     for (int64_t h = 0; h < heads; h++) {
@@ -110,6 +110,7 @@ lq_status arch_ngrams_fit(arch_config *c, lq_err *err)
     const lq_status s = check_sizes(c, n, err);
     arch_ngrams z;
     if (s) return s;
+    c->ngram_base = next_prime(c->ngram_base); /* the same sizes are then the same config */
     arch_ngrams_of(&z, c, last);
     c->ngram_rows = z.rows;
     return z.rows <= INT32_MAX

@@ -36,6 +36,8 @@ static inline int64_t arch_ngram_back(const arch_config *c)
 {
     return c->ngram ? (c->ngram_taps - 1) * c->ngram : 0;
 }
+/* What `by` is made of: place, from 0, is the layer's among those with n-grams. */
+void arch_ngram_factors(arch_ngrams *out, const arch_config *c, int64_t place);
 /* Those of a layer that has some. */
 void arch_ngrams_of(arch_ngrams *out, const arch_config *c, int64_t layer);
 

@@ -6,6 +6,7 @@
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_layers.h"
 #include "formats/gguf/gguf_lists.h"
+#include "formats/gguf/gguf_ngrams.h"
 #include "formats/gguf/gguf_state.h"
 
 #include <stdio.h>
@@ -855,6 +856,7 @@ static lq_status put_all(config *c, lq_err *err)
     if (!s && c->row->state) s = gguf_state_config(c->j, c->f, c->row, err);
     if (!s && c->row->lists) s = gguf_lists_config(c->j, c->f, c->row, err);
     if (!s && c->row->compress) s = gguf_compress_config(c->j, c->f, c->row, err);
+    if (!s && c->row->ngrams) s = gguf_ngrams_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
     check_scale(c);

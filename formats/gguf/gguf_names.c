@@ -86,6 +86,7 @@ const gguf_arch gguf_archs[] = {
     { "qwen3next", "Qwen3NextForCausalLM", .further = true, .state = true, .mlp_norm_post = true },
     { "qwen35", "Qwen3_5ForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
     { "qwen35moe", "Qwen3_5MoeForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
+    { "qwen4exp", "Qwen4ExpForCausalLM", .state = true, .sections = true, .ngrams = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
     { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
     { "nemotron", "NemotronForCausalLM", .eps = "norm_eps" },
@@ -419,6 +420,15 @@ const gguf_own gguf_owns[] = {
     QWEN_DELTA("Qwen3_5ForCausalLM"),
     QWEN_DELTA("Qwen3_5MoeForCausalLM"),
     QWEN_EXPERTS("Qwen3_5MoeForCausalLM"),
+    QWEN_DELTA("Qwen4ExpForCausalLM"),
+    QWEN_EXPERTS("Qwen4ExpForCausalLM"),
+    { "Qwen4ExpForCausalLM", "hc_count", "hyper_connection.count", OWN_INT, AT(hyper) },
+    { "Qwen4ExpForCausalLM", "hc_lowrank", "hyper_connection.low_rank", OWN_INT, AT(hyper_rank) },
+    { "Qwen4ExpForCausalLM", "indexer_n_heads", "attention.indexer.head_count", OWN_INT,
+      AT(index_heads) },
+    { "Qwen4ExpForCausalLM", "indexer_head_dim", "attention.indexer.key_length", OWN_INT,
+      AT(index_dim) },
+    { "Qwen4ExpForCausalLM", "indexer_budget", "attention.indexer.top_k", OWN_INT, AT(index_topk) },
     MAMBA("FalconH1ForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
           "mamba_d_conv"),
     EXPERTS("LagunaForCausalLM", "num_experts"),
@@ -631,6 +641,10 @@ const gguf_own gguf_owns[] = {
     { fn, at "_fn", .variant = "deepseek_v4" }, \
     { base, at "_base", .variant = "deepseek_v4" }, \
     { scale, at "_scale", .variant = "deepseek_v4" }
+#define GATED_STREAMS(norm, at) \
+    { norm, at "_norm", .join = JOIN_NONE }, \
+    { (arch_role)((norm) + 1), at "_down", .join = JOIN_NONE }, \
+    { (arch_role)((norm) + 2), at "_up", .join = JOIN_NONE }
 /* clang-format on */
 static const gguf_name names[] = {
     M3_NAMES("minimax_m3_vl"),
@@ -645,6 +659,20 @@ static const gguf_name names[] = {
     HYPER(R_HYPER_ATTN_FN, R_HYPER_ATTN_BASE, R_HYPER_ATTN_SCALE, "hc_attn"),
     HYPER(R_HYPER_MLP_FN, R_HYPER_MLP_BASE, R_HYPER_MLP_SCALE, "hc_ffn"),
     { R_EXPERTS_OF, "ffn_gate_tid2eid", .join = JOIN_NONE },
+    GATED_STREAMS(R_HYPER_END_NORM, "output_hc"),
+    GATED_STREAMS(R_HYPER_ATTN_NORM, "hc_attn"),
+    { R_HYPER_ATTN_POST, "hc_attn_inject", .join = JOIN_NONE },
+    GATED_STREAMS(R_HYPER_MLP_NORM, "hc_ffn"),
+    { R_HYPER_MLP_POST, "hc_ffn_inject", .join = JOIN_NONE },
+    { R_NGRAM_TABLE, "per_layer_token_embd", .once = true },
+    { R_NGRAM_KEY, "ple_key", .join = JOIN_NONE },
+    { R_NGRAM_VALUE, "ple_value", .join = JOIN_NONE },
+    { R_NGRAM_KEY_NORM, "ple_norm_key", .join = JOIN_NONE },
+    { R_NGRAM_QUERY_NORM, "ple_norm_query", .join = JOIN_NONE },
+    { R_NGRAM_CONV_NORM, "ple_norm_conv", .join = JOIN_NONE },
+    { R_NGRAM_CONV, "ple_conv1d", .join = JOIN_NONE },
+    { R_INDEX_Q, "indexer.q_proj", .variant = "qwen4_exp_text", .join = JOIN_ROWS },
+    { R_INDEX_Q, "indexer.k_proj", .variant = "qwen4_exp_text", .join = JOIN_SECOND },
     { R_INDEX_Q_NORM, "indexer.q_norm", .join = JOIN_NONE },
     { R_FINAL_NORM, "nextn.shared_head_norm.weight", .further = true },
     { R_MTP_EMBED_NORM, "nextn.enorm.weight", .further = true },
@@ -818,7 +846,7 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
     const gguf_name *first = NULL;
     for (size_t i = 0; i < LQ_COUNT(names); i++) {
         const arch_role r = names[i].role;
-        if ((arch_role_per_layer(r) || names[i].further) != (layer >= 0) ||
+        if (((arch_role_per_layer(r) && !names[i].once) || names[i].further) != (layer >= 0) ||
             strlen(names[i].gguf) != n || memcmp(names[i].gguf, name, n) != 0 ||
             !arch_name_of(c, r) || !of_row(&names[i], c))
             continue;
@@ -886,7 +914,7 @@ void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 {
     const char *end = slot->bias || slot->role == R_ROUTER_CORR ? ".bias" : ".weight";
     if (g->bare || gguf_name_is_whole(g)) end = "";
-    if (slot->layer < 0)
+    if (slot->layer < 0 || g->once)
         snprintf(out, 64, "%s%s", g->gguf, end);
     else
         snprintf(out, 64, "blk.%lld.%s%s", (long long)slot->layer, g->gguf, end);

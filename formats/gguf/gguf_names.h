@@ -42,9 +42,11 @@ typedef struct {
     bool
         q_factor; /* norms of q and k have no weights, but one factor on q: attn_q_norm; attn_k_norm is 1 */
     bool further; /* its MTP head goes along, as a block after the model's */
+    bool ngrams;  /* gguf_ngrams.h */
 } gguf_arch;
-/* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
-typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
+/* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b), rows and those behind
+ * them. */
+typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_ROWS, JOIN_SECOND } gguf_join;
 typedef struct {
     arch_role role;
     const char *gguf;    /* without ".weight", and "blk.N."; or with an ending of its own */
@@ -54,6 +56,7 @@ typedef struct {
     arch_mixer mixer; /* of architectures with this one alone; MIX_ATTENTION: of all */
     bool bare;        /* the file's name has no ".weight" */
     bool further;     /* of an MTP head's block alone */
+    bool once;        /* a layer's tensor that no block has: there is one such layer */
 } gguf_name;
 /* A number that one architecture's config.json has, and its key after "ARCH.". */
 typedef enum {
@@ -123,6 +126,7 @@ void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
  *     APART      all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
  *     GATE_UP    of each expert gate and up, in two tensors; ours are one, whose rows follow or
  *                alternate (gpt-oss)
+ *     ROWS       the first `ffn` in one tensor, those behind them in another
  *     KEY_VALUE  of each head of MLA keys, whose rows and columns change places, and values, in two
  *                tensors; of the writer alone */
 typedef enum {
@@ -130,13 +134,14 @@ typedef enum {
     GGUF_TURNED,
     GGUF_APART,
     GGUF_GATE_UP,
+    GGUF_ROWS,
     GGUF_KEY_VALUE
 } gguf_order_kind;
 typedef struct {
     gguf_order_kind kind;
     const arch_config *c;
     int64_t heads, dims; /* TURNED: the first dims of each head; 0: all */
-    int64_t ffn;         /* GATE_UP: rows of gate, and of up, of an expert */
+    int64_t ffn;         /* GATE_UP: rows of gate, and of up, of an expert; ROWS: see there */
 } gguf_order;
 gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, const arch_slot *slot);
 /* Where our row n of N is in the file; GATE_UP: in the second tensor (up)? The inverse: which of our

@@ -15,6 +15,10 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *model, const arc
         r == R_GATE_UP && (c->row->mixer == MIX_MAMBA || a->attends || a->gates_apart);
     if (((r == R_EXPERT_GATE_UP || r == R_SHARED_GATE_UP) && !a->gate_up_one) || dense)
         o.kind = GGUF_GATE_UP;
+    if (r == R_INDEX_Q && arch_index_mean(c)) {
+        o.kind = GGUF_ROWS;
+        o.ffn = c->index_heads * c->index_dim;
+    }
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;
     if (dense) o.ffn = c->ffn;
     return o;
@@ -46,6 +50,10 @@ int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second)
     }
     if (o->kind == GGUF_APART) return apart(n, o->c);
     if (o->kind == GGUF_AS_STORED) return n;
+    if (o->kind == GGUF_ROWS) {
+        *second = n >= o->ffn;
+        return *second ? n - o->ffn : n;
+    }
     const int64_t expert = n / (2 * o->ffn), k = n % (2 * o->ffn);
     *second = o->c->w.gate_up_mixed ? k % 2 : k >= o->ffn;
     return expert * o->ffn + (o->c->w.gate_up_mixed ? k / 2 : k % o->ffn);
@@ -63,6 +71,7 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
         return second ? m / v * (nope + v) + nope + m % v : m;
     }
     if (o->kind == GGUF_AS_STORED) return m;
+    if (o->kind == GGUF_ROWS) return second ? o->ffn + m : m;
     const int64_t expert = m / o->ffn, k = m % o->ffn;
     return expert * 2 * o->ffn + (o->c->w.gate_up_mixed ? 2 * k + second : second * o->ffn + k);
 }
@@ -76,7 +85,7 @@ int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *sl
 {
     const bool mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
     const bool kda = c->row->mixer == MIX_KDA;
-    const int64_t taps = c->conv_taps;
+    const int64_t taps = arch_taps(c, slot->role);
     int64_t N, K, last = 1;
     if (slot->bias || (c->row->mixer == MIX_SELECT && slot->role != R_MIX_CONV)) return 0;
     if (kda && slot->role >= R_MIX_CONV && slot->role <= R_MIX_CONV_V) {
@@ -84,7 +93,7 @@ int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *sl
         shape[0] = K / taps, shape[1] = 1, shape[2] = taps;
         return 3;
     }
-    if (slot->role == R_MIX_CONV)
+    if (slot->role == R_MIX_CONV || slot->role == R_NGRAM_CONV)
         last = taps;
     else if (mamba && slot->role == R_MIX_NORM)
         last = arch_mix_width(c, c->row->mixer) / c->mix_groups;

@@ -29,6 +29,8 @@ static const struct {
       "full_attention" },
     { "Qwen3_5MoeForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
       "full_attention" },
+    { "Qwen4ExpForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
+      "full_attention" },
 };
 
 typedef struct {
@@ -142,7 +144,7 @@ static void put_delta(state *c)
 {
     const int64_t heads = largest(c, "ssm.time_step_rank"), groups = largest(c, "ssm.group_count");
     const bool next = strcmp(c->row->gguf, "qwen3next") == 0;
-    if (!next && strncmp(c->row->gguf, "qwen35", 6) != 0) return;
+    if (!next && !c->row->ngrams && strncmp(c->row->gguf, "qwen35", 6) != 0) return;
     if (next) c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_projections_apart");
     if (!next && heads != groups)
         c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_value_heads_tiled");
@@ -155,7 +157,7 @@ static void put_partial(state *c)
                   heads = largest(c, "attention.head_count");
     int64_t dim = largest(c, "attention.key_length");
     if (!dim && heads > 0) dim = largest(c, "embedding_length") / heads;
-    if (arch_find(c->row->hf, NULL)->def_partial > 0 && turned > 0 && dim > 0)
+    if ((arch_find(c->row->hf, NULL)->def_partial > 0 || c->row->ngrams) && turned > 0 && dim > 0)
         c->ok = c->ok && cJSON_AddNumberToObject(c->j, "partial_rotary_factor",
                                                  (double)turned / (double)dim);
 }

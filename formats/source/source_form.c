@@ -38,7 +38,7 @@ typedef struct {
         .role = ARCH_N_ROLES \
     }
 
-/* ---- Qwen3.5 ---- */
+/* ---- Qwen3.5, Qwen4-Exp ---- */
 static bool is_grouped(const arch_config *c)
 {
     return !c->w.mix_tiled && c->mix_heads != c->mix_groups;
@@ -223,6 +223,7 @@ static const form_kind kinds[] = {
     { "BailingMoeForCausalLM", has_qkv, part, qkv_rules },
     { "Qwen3_5ForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3_5MoeForCausalLM", is_grouped, tile, qwen35_rules },
+    { "Qwen4ExpForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3NextForCausalLM", is_mixed, part, qwen3_next_rules },
     { "FalconH1ForCausalLM", has_factors, multiply, falcon_h1_rules },
 };

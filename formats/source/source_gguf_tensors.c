@@ -172,6 +172,8 @@ static place place_of(const src_source *s, const char *gguf)
     if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
     w.row = gguf_name_find(w.config, p, (size_t)(ending - p), layer);
     if (!w.row) return w;
+    while (w.row->once && ++layer + 1 < w.config->layers)
+        if (arch_has(w.config, w.row->role, layer)) break;
     const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
     w.slot = (arch_slot){ w.row->role, layer, -1, bias };
     return w;
@@ -376,6 +378,27 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     return make_of(s, t, &p, scheme, reads, 2, err);
 }
 
+/* Rows, and those behind them in another tensor. */
+static lq_status make_rows(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
+                           lq_err *err)
+{
+    const gguf_tensor *k = partner(s, g, "indexer.q_proj", "indexer.k_proj");
+    if (!k || k->type != g->type || g->n_dims != 2 || k->n_dims != 2 ||
+        g->shape[1] != k->shape[1] || g->type == GGML_NVFP4)
+        return lq_fail(
+            err, LQ_EFORMAT,
+            "tensor '%.100s': expected indexer.k_proj of the same type and inputs beside it",
+            g->name);
+    stored p = { .type = g->type, .data = g->data, .data2 = k->data, .count = 1 };
+    p.order = (gguf_order){ GGUF_ROWS, w->config, .ffn = g->shape[0] };
+    *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = 2 };
+    t->shape[0] = g->shape[0] + k->shape[0];
+    t->shape[1] = g->shape[1];
+    const qt_span reads[2] = { { g->data, g->bytes }, { k->data, k->bytes } };
+    return t->name ? make_of(s, t, &p, gguf_scheme(g->type), reads, 2, err)
+                   : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
 /* k_b [heads, kv_lora, nope] and v_b [heads, v, kv_lora] as one matrix, in f32: k_b's blocks run
  * the other way. */
 static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
@@ -407,9 +430,10 @@ static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, c
 static void vector_shape(gguf_tensor *g, const src_source *s, const place *w)
 {
     const int flags = arch_name_of(w->config, w->slot.role)->flags;
-    const int64_t taps = s->config.conv_taps;
+    const int64_t taps = arch_taps(&s->config, w->slot.role);
     int64_t n = 1;
-    const bool state = w->slot.role >= R_MIX_IN && w->slot.role <= R_MIX_OUT;
+    const bool state =
+        (w->slot.role >= R_MIX_IN && w->slot.role <= R_MIX_OUT) || w->slot.role == R_NGRAM_CONV;
     if (w->slot.bias || !state || (flags & NAME_HEAD_ROWS) ||
         arch_role_kind(w->slot.role) != ARCH_VECTOR || g->n_dims < 2)
         return;
@@ -563,6 +587,7 @@ static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arc
     if (!w.row || w.row->join == JOIN_NONE) return make_experts(s, g, row, w, err);
     if (w.row->join == JOIN_GATE) st = make_gate_up(s, t, g, &w, err);
     if (w.row->join == JOIN_KEY) st = make_kv_b(s, t, g, &w, err);
+    if (w.row->join == JOIN_ROWS) st = make_rows(s, t, g, &w, err);
     if (!st && w.row->join != JOIN_SECOND) s->n_tensors++;
     return st;
 }

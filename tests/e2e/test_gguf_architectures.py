@@ -11,6 +11,7 @@ from test_architectures import vocabulary
 from test_bad_input import read_st
 from test_gguf import BOOL, F32, STRING, U32, convert, pair, write_gguf
 from test_gguf_tokenizer import gguf_pairs
+from test_ngrams import change
 from test_published import read_floats, tensor
 from test_writers import gguf_tensors
 
@@ -20,7 +21,8 @@ CONVERTED = sorted((ROOT / "tests/golden/gguf/arch").glob("*.gguf"))
 
 # llama.cpp has one factor for what is three in the golden checkpoint.
 CHANGED = {"muse-glimmer": {"text_config": {"post_norm_eps": 1e-8}},  # which is in llama.cpp's code
-           "minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7}}
+           "minimax-m1": {"layernorm_linear_attention_alpha": 1.7, "layernorm_mlp_alpha": 1.7},
+           "qwen4-exp-ngrams": {"ple_layer_ids": [1]}}  # GGUF has a place for one such layer
 
 
 def checkpoint(name, tmp_path):
@@ -33,6 +35,8 @@ def checkpoint(name, tmp_path):
         for k, v in CHANGED[name].items():
             config[k] = config[k] | v if isinstance(v, dict) else v
         (tmp_path / name / "config.json").write_text(json.dumps(config))
+        if name == "qwen4-exp-ngrams":
+            change(tmp_path / name, lambda t: [t.pop(k) for k in list(t) if ".2.ple." in k])
     return tmp_path / name
 
 
@@ -612,6 +616,47 @@ def test_experts_of_several_schemes_are_rounded_again_or_refused(llmq, tmp_path,
     assert f"expected all of its parts as the first, u8-g32, found {other}" in p.stderr
     llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", "--allow-requantize")
     llmq("verify", tmp_path / "m.gguf")
+
+
+U64_ARRAY = struct.pack("<IIQ", 9, 10, 4)
+
+
+@pytest.mark.parametrize("was,now,why", [
+    (struct.pack("<IQ3I", 5, 3, 0, 4, 0), struct.pack("<IQ3I", 5, 3, 0, 0, 0), "compress_ratios: expected one number in layers with an indexer, 0 in others, found 0 in layer 1"),
+    (struct.pack("<IQ3I", 5, 3, 0, 4, 0), struct.pack("<IQ3I", 5, 3, 4, 4, 0), "compress_ratios: expected one number in layers with an indexer, 0 in others, found 4 in layer 0"),
+    (b"ple.layer_multipliers", b"ple.layer_multipliera", "ple.layer_multipliers: expected a list of 3 numbers, found none"),
+    (U64_ARRAY + struct.pack("<4Q", 0, 11, 24, 41), U64_ARRAY + struct.pack("<4Q", 0, 11, 25, 41), "ple.head_vocab_sizes: expected successive primes, each head's rows after the one's before it, found others in head 2"),
+    (U64_ARRAY + struct.pack("<4Q", 11, 13, 17, 19), U64_ARRAY + struct.pack("<4Q", 11, 13, 17, 23), "found others in head 3"),
+    (b"ple.layers" + struct.pack("<IIQI", 9, 5, 1, 0), b"ple.layers" + struct.pack("<IIQI", 9, 5, 1, 1), "ple_layer_ids: expected numbers 1..3 of layers of linear_attention"),
+    (b"blk.1.indexer.k_proj.weight", b"blk.1.indexer.x_proj.weight", "'blk.1.indexer.q_proj.weight': expected indexer.k_proj of the same type and inputs beside it"),
+    (b"ple.ngram_size" + struct.pack("<II", 4, 3), b"ple.ngram_size" + struct.pack("<II", 4, 9), "qwen4exp.ple: expected n-grams of 2..8 tokens, up to 64 heads, and per_layer_token_embd, found 9 and 2"),
+    (b"hyper_connection.low_rank", b"hyper_connection.low_rang", "input_mix_weight_down.weight': expected shape [320,32], found [6,32]")])
+def test_qwen4_exp_as_its_lists_say(llmq, tmp_path, was, now, why):
+    b = (ROOT / "tests/golden/gguf/arch/qwen4-exp-ngrams.gguf").read_bytes()
+    assert was in b
+    (tmp_path / "m.gguf").write_bytes(b.replace(was, now, 1))
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=None)
+    assert p.returncode and why in p.stderr, p.stderr
+
+
+def test_factors_of_n_grams_are_those_of_a_seed(llmq, tmp_path):
+    b = (ROOT / "tests/golden/gguf/arch/qwen4-exp-ngrams.gguf").read_bytes()
+    at = b.index(b"ple.layer_multipliers") + len(b"ple.layer_multipliers") + struct.calcsize("<IIQ")
+    (tmp_path / "m.gguf").write_bytes(b[:at] + struct.pack("<Q", 12345) + b[at + 8:])
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=None)
+    assert p.returncode and "ple.layer_multipliers: expected factors of a seed below 1048576 for 64 words, found others (12345)" in p.stderr
+
+
+@pytest.mark.parametrize("why,says", [("two layers with n-grams", "ple_layer_ids: GGUF's 'qwen4exp' has a place for one layer with n-grams, found 2"),
+                                      ("a gate of another kind", "wiring_mix_sigmoid: GGUF's 'qwen4exp' has no place for")])
+def test_what_qwen4exp_has_no_place_for(llmq, tmp_path, why, says):
+    name = "qwen4-exp-ngrams"
+    folder = ARCH / name if why.startswith("two") else checkpoint(name, tmp_path)
+    if why.startswith("a gate"):
+        config = json.loads((folder / "config.json").read_text()) | {"output_gate_type": "silu"}
+        (folder / "config.json").write_text(json.dumps(config))
+    p = llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf", code=3)
+    assert says in p.stderr
 
 
 def test_factors_of_muse_glimmer_are_one_number(llmq, tmp_path):
