@@ -219,16 +219,27 @@ bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv, bool latent)
            Dv <= (latent ? DEV_ATTN_LATENT_VALUES : DEV_ATTN_HEAD);
 }
 
+enum { WIDEST = 128 }; /* heads of DEV_ATTN_WIDE */
+
+bool dev_attn_codes(kv_dtype dtype, int64_t D, int64_t Dv)
+{
+    return dtype != KV_F16 && dtype != KV_BF16 && dev_attn_units(dtype, D, Dv, false) &&
+           D <= WIDEST && Dv <= WIDEST;
+}
+
+bool dev_attn_choose_wide(const dev *d, int64_t D, int64_t Dv)
+{
+    return d->cc == 90 && D <= WIDEST && Dv <= WIDEST;
+}
+
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              bool latent, int64_t n_rows)
 {
-    enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
     if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv, latent)) return DEV_ATTN_EXACT;
     if (latent || D > DEV_ATTN_WIDTH || Dv > DEV_ATTN_WIDTH) return DEV_ATTN_LATENT;
     if (d->batch_invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
-    return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
-               ? DEV_ATTN_WIDE
-               : DEV_ATTN_UNITS;
+    return (dtype == KV_F16 || dtype == KV_BF16) && dev_attn_choose_wide(d, D, Dv) ? DEV_ATTN_WIDE
+                                                                                   : DEV_ATTN_UNITS;
 }
 
 enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys, of few rows */

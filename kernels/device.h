@@ -397,6 +397,20 @@ typedef struct {
     int32_t *done;
 } dev_attn_args;
 
+/* Blocks of a cache of codes as bf16, one after the other, for DEV_ATTN_WIDE: of block i of to the keys
+ * [Hkv, block_size, D], then the values [Hkv, block_size, Dv]. A number is its code times its row's scale,
+ * rounded once to bf16. D and Dv: as dev_attn_codes. */
+typedef struct {
+    uint8_t *to;
+    const uint8_t *k, *v;
+    const int32_t *blocks; /* [n] of the cache; < 0: nobody reads it */
+    int64_t n;
+    size_t block_stride, to_stride; /* bytes from block to block */
+    int block_size;
+    int64_t Hkv, D, Dv;
+    kv_dtype dtype;
+} dev_widen_args;
+
 enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
 /* Of a row that several blocks share: they, rows, at most; numbers that such a row has in the scratch. */
 enum { DEV_DRAW_BLOCKS = 16, DEV_DRAW_SHARED = 64, DEV_DRAW_WORDS = 512 + DEV_DRAW_BLOCKS };
@@ -648,8 +662,11 @@ size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K);
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 
 /* Whether there are units for these: all but f32, multiples of 8. DEV_ATTN_WIDE takes f16 and bf16
- * alone. */
+ * alone: codes become bf16 before it, which is as exact as a bf16 cache of what the codes say. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv, bool latent);
+/* Codes, in heads that DEV_ATTN_WIDE could take as bf16 (dev_widen_args); whether it does heads so wide here. */
+bool dev_attn_codes(kv_dtype dtype, int64_t D, int64_t Dv);
+bool dev_attn_choose_wide(const dev *d, int64_t D, int64_t Dv);
 /* How attention of so many rows of a sequence is done; with dev.batch_invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              bool latent, int64_t n_rows);
@@ -733,6 +750,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(bool, blas, (dev * d))                                                                        \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                               \
     X(void, attn, (dev * d, const dev_attn_args *a))                                                \
+    X(void, widen, (dev * d, const dev_widen_args *a))                                              \
     X(void, conv, (dev * d, const dev_conv_args *a))                                                \
     X(void, rates, (dev * d, const dev_rates_args *a))                                              \
     X(void, scan, (dev * d, const dev_scan_args *a))                                                \

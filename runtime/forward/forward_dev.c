@@ -76,7 +76,8 @@ static bool open_plans(fwd_dev_ctx *f, fwd_dev_kind *k)
     bool ok = true;
     for (int how = 0; how < DEV_ATTN_N; how++)
         for (int which = 0; which < FWD_DEV_ROWS; which++)
-            if (k->has[which] && (how == (int)k->few || how == (int)k->many) && ok)
+            if (k->has[which] && ok &&
+                (how == (int)k->few || how == (int)k->many || (k->widens && how == DEV_ATTN_WIDE)))
                 ok = (k->plans[how][which].launches =
                           take_host(f, (size_t)f->max_chunks * sizeof(fwd_launch)));
     return ok;
@@ -124,10 +125,12 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
 static size_t attn_scratch(const fwd_dev_ctx *f)
 {
     size_t most = 0;
-    for (int i = 0; i < 2 * f->n_kinds; i++) {
-        const fwd_dev_kind *k = &f->kind[i / 2];
+    for (int i = 0; i < 3 * f->n_kinds; i++) {
+        const fwd_dev_kind *k = &f->kind[i / 3];
         const fwd_dev_heads h = k->heads;
-        const dev_attn_how how = i % 2 ? k->many : k->few;
+        const dev_attn_how how = i % 3 == 0                 ? k->few
+                                 : i % 3 == 1 || !k->widens ? k->many
+                                                            : DEV_ATTN_WIDE;
         const size_t n = f->d->ops->attn_scratch(&(dev_attn_args){ .how = how,
                                                                    .n_slots = k->launch_slots[how],
                                                                    .H = h.H,
@@ -146,6 +149,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     f->attn_scratch = take_device(f, attn_scratch(f));
     f->mm_scratch = take_device(f, fwd_dev_products_scratch(f->d, &f->on->w, o));
     f->attn_done = take_device(f, fwd_dev_done_bytes(f));
+    f->widen.to = take_device(f, fwd_dev_widen_bytes(f));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
@@ -224,7 +228,6 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->ops = &fwd_dev;
     r->self = f;
     r->c = r->whole = c;
-    f->block_size = k->block_size;
     f->all_width = fwd_kept_width(c, o);
     f->kv = kv;
     f->states = kv_state_on(kv, on->rank, &f->state_stride);
@@ -237,6 +240,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
         of->few = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW);
         of->many = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW + 1);
     }
+    fwd_dev_widen_open(f);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");

@@ -11,6 +11,7 @@
  *     forward_dev_lora.c   what a step sends of its rows' adapters, and what they add to products
  *     forward_dev_product.c  products and norms
  *     forward_dev_mix.c    what layers with a state queue
+ *     forward_dev_widen.c  a cache of codes as bf16, for attention of many rows
  *     forward_dev_ple.c    per-layer embeddings
  *     forward_dev_head.c   what guesses beside a model
  *     forward_dev_layer.c  what each step of a layer queues; the table */
@@ -60,6 +61,7 @@ typedef struct {
     bool window;
     bool has[FWD_DEV_ROWS]; /* some layer with such rows is one of them */
     dev_attn_how few, many; /* of up to DEV_ATTN_FEW rows of a sequence, and of more */
+    bool widens;            /* its codes may become bf16 for many rows: `many` is then the step's */
     int64_t launch_slots[DEV_ATTN_N];
     fwd_plan plans[DEV_ATTN_N][FWD_DEV_ROWS];
 } fwd_dev_kind;
@@ -88,6 +90,13 @@ struct fwd_dev_ctx {
     fwd_dev_kind kind[MODEL_KINDS];
     int n_kinds;
     kv_types types; /* of the cache */
+    struct {
+        int64_t blocks, n; /* that `to` holds; that the step needs, 0: codes stay codes */
+        size_t stride;     /* bytes of one */
+        uint8_t *to;
+        const int32_t *tables,
+            *list[MODEL_KINDS]; /* device: of the step's sequences; blocks to be read */
+    } widen;
     int block_size;
     dev_attn_chunk *chunks; /* [max_chunks] */
     int32_t *chunk_of;      /* [max_slots] */
@@ -215,6 +224,16 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
  * has them apart are one product where their weights were joined (model_dev.c). */
 int64_t fwd_dev_joined_width(const arch_config *c);
 size_t fwd_dev_done_bytes(const fwd_dev_ctx *f); /* of f->attn_done */
+
+/* f->widen of kinds, types and block_size, whatever the device: what a step may stage for it; then the buffer's
+ * bytes; then, on this device, whether it is needed. */
+size_t fwd_dev_widen_size(fwd_dev_ctx *f, int64_t len, const fwd_opts *o);
+size_t fwd_dev_widen_bytes(const fwd_dev_ctx *f);
+void fwd_dev_widen_open(fwd_dev_ctx *f);
+/* Of a step: before its plans, with its tables, and before the attention of a layer, whose cache a is then told. */
+void fwd_dev_widen_begin(fwd_dev_ctx *f, const fwd_batch *b, const arch_config *c);
+void fwd_dev_widen_tables(fwd_dev_ctx *f, const fwd_batch *b);
+void fwd_dev_widen(fwd_dev_ctx *f, const fwd_dev_kind *k, dev_attn_args *a);
 
 /* Layers come after the last that all rows go through. */
 static inline bool fwd_dev_packs(const arch_config *c) { return fwd_last_maker(c) < c->layers - 1; }

@@ -452,14 +452,16 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.done = joins(f, k) ? f->attn_done : NULL;
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
         const fwd_plan *p = &k->plans[a.how][which];
-        a.split = p->split;
+        dev_attn_args own = a;
+        own.split = p->split;
+        if (p->n_launches && k->widens && a.how == DEV_ATTN_WIDE) fwd_dev_widen(f, k, &own);
         for (int64_t i = 0; i < p->n_launches; i++) {
             const fwd_launch *at = &p->launches[i];
-            a.chunks = p->chunks + at->chunk;
-            a.chunk_of = p->chunk_of + at->slot;
-            a.n_chunks = at->n_chunks;
-            a.n_slots = at->n_slots;
-            f->d->ops->attn(f->d, &a);
+            own.chunks = p->chunks + at->chunk;
+            own.chunk_of = p->chunk_of + at->slot;
+            own.n_chunks = at->n_chunks;
+            own.n_slots = at->n_slots;
+            f->d->ops->attn(f->d, &own);
         }
     }
     f->late_rope.T = 0;

@@ -94,6 +94,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
                         const fwd_opts *o)
 {
     f->types = k->dtype;
+    f->block_size = k->block_size;
     const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
     const int64_t len = longest(k, o);
     find_kinds(f, c, first, o->all_hidden);
@@ -107,6 +108,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
                      (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t));
     for (int i = 0; i < f->n_kinds; i++)
         f->stage_bytes += size_kind(f, &f->kind[i], c, len, o);
+    f->stage_bytes += fwd_dev_widen_size(f, len, o);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes +=
             (fwd_dev_packs(c) ? 4 : 2) * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
@@ -203,7 +205,7 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     const size_t products =
         (size_t)(head && by_head > inputs ? by_head : inputs) * sizeof(float) + beside;
     return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
-           fwd_dev_done_bytes(&f) + products + parts * sizeof(float) +
+           fwd_dev_widen_bytes(&f) + fwd_dev_done_bytes(&f) + products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c) + fwd_kept_width(c, o)) +
                     o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +

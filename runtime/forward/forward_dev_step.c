@@ -94,6 +94,9 @@ static void stage_plans(fwd_dev_ctx *f, fwd_dev_kind *k, int n_seqs, const arch_
 {
     for (int which = 0; which < FWD_DEV_ROWS; which++) {
         if (!k->has[which]) continue;
+        if (k->widens) /* of the step before */
+            k->plans[DEV_ATTN_UNITS][which].n_launches = k->plans[DEV_ATTN_WIDE][which].n_launches =
+                0;
         stage_plan(f, k, k->few, which, n_seqs, c);
         if (k->many != k->few) stage_plan(f, k, k->many, which, n_seqs, c);
     }
@@ -279,12 +282,14 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->rows_of[FWD_DEV_ALL] = b->seqs;
     f->rows_of[FWD_DEV_LAST] = b->last;
     f->rows_of[FWD_DEV_PACKED] = b->packed;
+    fwd_dev_widen_begin(f, b, c);
     for (int k = 0; k < f->n_kinds; k++)
         stage_plans(f, &f->kind[k], b->n_seqs, c);
     fwd_dev_lora_begin(f, b, r->R);
     if (f->steady) set_shape(f, r, b);
     /* Only data point to what follows, and to f->tables, whose place does not depend on it. */
     stage_tables(f, b);
+    fwd_dev_widen_tables(f, b);
     stage_draw_lists(f, draws, b->n_draws, c->vocab);
     f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
     if (!f->on->w.embed.N && !f->first) fwd_embed_rows(&f->host, m, b->ids); /* with its norm */

@@ -22,6 +22,7 @@ BUDGET = {
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
     "swap_kernel": (256, 40, 0),
+    "widen_kernel": (256, 64, 0),
     "conv_kernel": (128, 80, 0),
     "scan_kernel": (128, 255, 26688),  # two blocks
     "rates_kernel": (256, 40, 0),

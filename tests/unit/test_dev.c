@@ -612,6 +612,72 @@ TEST(rotation_and_the_cache_are_the_cpus_bits)
         }
 }
 
+/* Number d of a row of codes, as operands.h says what they are. */
+static float number_of(const uint8_t *row, int d, int D, kv_dtype t)
+{
+    float scale;
+    uint32_t head;
+    memcpy(&scale, row, sizeof scale);
+    memcpy(&head, row, sizeof head);
+    if (t == KV_I8) return (float)(int8_t)row[4 + d] * scale;
+    if (t == KV_F8) return lq_e4m3_to_f32(row[4 + d]) * scale;
+    const int code = row[4 + d / 2] >> 4 * (d % 2) & 15;
+    if (code == 8) return 0; /* of no sign */
+    const unsigned four = head >> 4 * (d / attn_i4_block(D)) & 15;
+    return (float)(code - 8) * attn_i4_scale(lq_bf16_to_f32((uint16_t)(head >> 16)), four);
+}
+
+TEST(blocks_of_codes_become_their_numbers_rounded_once)
+{
+    enum { BLOCKS = 3, BLOCK = 16, HKV = 2, D = 128, DV = 40, OUT = BLOCK * HKV * (D + DV) * 2 };
+    static const kv_dtype dtypes[] = { KV_I8, KV_F8, KV_I4 };
+    const int32_t list[BLOCKS] = { 2, -1, 0 };
+    for (size_t i = 0; i < LQ_COUNT(dtypes); i++) {
+        const kv_dtype t = dtypes[i];
+        const size_t rk = attn_kv_row_bytes(t, D), rv = attn_kv_row_bytes(t, DV);
+        const size_t keys = rk * HKV * BLOCK, stride = keys + rv * HKV * BLOCK;
+        rig r;
+        rig_open(&r);
+        uint8_t *cache = lq_push(&r.a, stride * BLOCKS), *got = lq_push(&r.a, BLOCKS * OUT);
+        uint16_t *want = lq_push(&r.a, BLOCKS * OUT);
+        memset(want, 0x5a, BLOCKS * OUT);
+        for (int n = 0; n < BLOCKS * BLOCK; n++) {
+            uint8_t *at = cache + (size_t)(n / BLOCK) * stride;
+            const float *x = floats(&r, HKV * (D + DV), 1 + (uint64_t)n);
+            attn_kv_write(at, n % BLOCK, BLOCK, x, HKV, D, t);
+            attn_kv_write(at + keys, n % BLOCK, BLOCK, x + HKV * D, HKV, DV, t);
+        }
+        for (int n = 0; n < BLOCKS; n++)
+            for (int h = 0; h < HKV * BLOCK && list[n] >= 0; h++)
+                for (int d = 0; d < D + DV; d++) {
+                    const bool v = d >= D;
+                    const uint8_t *at = cache + (size_t)list[n] * stride + (v ? keys : 0);
+                    const float x =
+                        number_of(at + (size_t)h * (v ? rv : rk), v ? d - D : d, v ? DV : D, t);
+                    want[n * OUT / 2 + (v ? HKV * BLOCK * D + h * DV + d - D : h * D + d)] =
+                        lq_f32_to_bf16(x);
+                }
+        uint8_t *on = put(&r, cache, stride * BLOCKS);
+        dev_widen_args a = { .to = put(&r, NULL, BLOCKS * OUT),
+                             .k = on,
+                             .v = on + keys,
+                             .blocks = put(&r, list, sizeof list),
+                             .n = BLOCKS,
+                             .block_stride = stride,
+                             .to_stride = OUT,
+                             .block_size = BLOCK,
+                             .Hkv = HKV,
+                             .D = D,
+                             .Dv = DV,
+                             .dtype = t };
+        r.d.ops->upload(&r.d, a.to + OUT, want + OUT / 2, OUT); /* which nothing writes to */
+        ops->widen(&r.d, &a);
+        if (get(&r, got, a.to, BLOCKS * OUT, "widen"))
+            CHECK(memcmp(got, want, BLOCKS * OUT) == 0, "%s: other numbers", kv_types_text(t));
+        rig_close(&r);
+    }
+}
+
 TEST(copies_take_rows_apart)
 {
     const float src[3][4] = { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, 10, 11 } };
@@ -658,6 +724,7 @@ int main(int argc, char **argv)
     RUN(many_rows_are_placed_in_order);
     RUN(experts_of_no_numbers_are_distinct);
     RUN(rotation_and_the_cache_are_the_cpus_bits);
+    RUN(blocks_of_codes_become_their_numbers_rounded_once);
     RUN(copies_take_rows_apart);
     return check_end();
 }

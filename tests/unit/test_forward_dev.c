@@ -169,6 +169,45 @@ TEST(attention_of_many_rows_takes_the_units_unless_under_f32)
     }
 }
 
+/* On 9.0 codes become bf16 first, elsewhere they are multiplied as they are; the bytes tell which. With a window
+ * and without; one prompt is 14 tokens long when its many rows come. */
+TEST(many_rows_over_a_cache_of_codes_stray_no_further_than_the_cpus)
+{
+    enum { ALL = 32 };
+    static const kv_dtype kinds[] = { KV_I8, KV_I4, KV_F8 };
+    static const char *const names[] = { "ministral", "llama-128" };
+    const steps parts = { "many rows at the beginning and later", { 20, 14 }, 18, 8 };
+    const int own_cc = emu_cc;
+    const bool emulated = !getenv("LLMQ_TEST_DEVICE");
+    for (size_t i = 0; i < LQ_COUNT(kinds) * LQ_COUNT(names); i++) {
+        const kv_dtype kind = kinds[i % LQ_COUNT(kinds)];
+        const char *name = names[i / LQ_COUNT(kinds)];
+        rig_opts o = { .acts = MM_F32, .kv = KV_F32 };
+        int64_t n;
+        float *exact = cut_of(name, o, &parts, ALL, &n);
+        o.acts = MM_BF16;
+        o.kv = kind;
+        float *cpu = cut_of(name, o, &parts, ALL, &n), *got[2] = { NULL };
+        o.device = true;
+        for (int k = 0; k < 1 + emulated; k++) {
+            emu_cc = k ? 86 : own_cc;
+            got[k] = cut_of(name, o, &parts, ALL, &n);
+            if (!cpu || !exact || !got[k]) continue;
+            const double own = apart(cpu, exact, n), d = apart(got[k], cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s, %s, %d: %.2g, the CPU from f32 %.2g", name,
+                  kv_types_text(kind), emu_cc, d, own);
+        }
+        emu_cc = own_cc;
+        if (got[0] && got[1])
+            CHECK((memcmp(got[0], got[1], (size_t)n * sizeof(float)) == 0) == (own_cc != 90),
+                  "%s, %s: the kernel", name, kv_types_text(kind));
+        free(exact);
+        free(cpu);
+        free(got[0]);
+        free(got[1]);
+    }
+}
+
 /* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
 TEST(batch_chunks_and_blocks_change_no_byte)
 {
@@ -886,6 +925,7 @@ int main(int argc, char **argv)
     RUN(caches_stray_no_further_than_the_cpus_do);
     RUN(latent_attention_strays_no_further_than_the_cpus);
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
+    RUN(many_rows_over_a_cache_of_codes_stray_no_further_than_the_cpus);
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(a_row_that_is_wanted_alone_has_the_same_bytes);
     RUN(attention_in_chunks_sees_those_of_its_own);
