@@ -212,7 +212,7 @@ inline namespace CU_NAME(attn_decode_cu)
     }
 
     /* The block that is the last of its chunk's to be done merges their splits, in order: which it is
- * changes nothing. */
+     * changes nothing. One that is alone was not written (join_warps). */
     __device__ void merge_last(G<const float> parts, S<int> last, const decode_more &more,
                                const dev_attn_chunk &ch, const attn_view &v, int own, int kvh,
                                int pair0, int n_pairs)
@@ -220,22 +220,21 @@ inline namespace CU_NAME(attn_decode_cu)
         const int group = v.H / v.Hkv;
         const G<int32_t> done = G<int32_t>(more.done) +
                                 ((int64_t)(own * v.Hkv + kvh) * (int)gridDim.z + (int)blockIdx.z);
-        if (ch.n_splits == 1)
-            __syncthreads();
-        else if (!cu_last(done, ch.n_splits, last))
-            return;
+        if (ch.n_splits == 1 || !cu_last(done, ch.n_splits, last)) return;
         for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
             attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
                        more.sinks, v, 0);
     }
 
-    /* The warps' maxima, sums and accumulators: joined, and into the split's place. A pair has Dv + 2
-     * floats of each warp, its maximum and sum last; of pairs that are not there nobody looks. */
+    /* The warps' maxima, sums and accumulators: joined, and into the split's place, or, of one that is alone where no
+     * kernel merges, to out, with attn_merge's bits. A pair has Dv + 2 floats of each warp, its maximum and sum last; of pairs that are not there nobody looks. */
     template <int WIDTH>
     __device__ void join_warps(G<float> parts, S<float> sums, const float m[2], const float l[2],
                                const float(&acc)[WIDTH / 8][4], const attn_view &v,
-                               const dev_attn_chunk &ch, int kvh, int pair0, int n_pairs)
+                               const dev_attn_chunk &ch, const decode_more &more, int kvh,
+                               int pair0, int n_pairs)
     {
+        const bool alone = more.done && ch.n_splits == 1;
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
                   c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x, pitch = v.Dv + 2;
 #pragma unroll
@@ -266,19 +265,24 @@ inline namespace CU_NAME(attn_decode_cu)
                 by[w] = seen == 0 ? -1.0f : km_exp(own[w * PAIRS * pitch + v.Dv] - top);
                 if (seen != 0) all = fmaf(seen, by[w], all);
             }
-            const int64_t row = (int64_t)slot * v.chunk_rows + (pair0 + p) / group;
-            const G<float> to =
-                parts + (row * v.H + kvh * group + (pair0 + p) % group) * (int64_t)(v.Dv + 2);
-            if (lane == 0) {
-                to[0] = top;
-                to[1] = all;
+            const int i = (pair0 + p) / group, h = kvh * group + (pair0 + p) % group;
+            const int64_t row = (int64_t)slot * v.chunk_rows + i;
+            const G<float> part = parts + (row * v.H + h) * (int64_t)(v.Dv + 2),
+                           out = G<float>(more.out) + ((ch.row + i) * v.ldo + h * v.ho);
+            const float f = alone ? attn_last(top, all, h, more.sinks) : 1.0f;
+            if (!alone && lane == 0) {
+                part[0] = top;
+                part[1] = all;
             }
             for (int d = lane; d < v.Dv; d += CU_WARP) {
                 float sum = 0;
 #pragma unroll
                 for (int w = 0; w < WARPS; w++)
                     if (by[w] >= 0) sum = fmaf(own[w * PAIRS * pitch + d], by[w], sum);
-                to[2 + d] = sum;
+                if (alone)
+                    out[d] = attn_out((all == 0 ? 0.0f : sum + 0.0f) * f, v);
+                else
+                    part[2 + d] = sum;
             }
         }
     }
@@ -314,10 +318,6 @@ inline namespace CU_NAME(attn_decode_cu)
         const int oldest = v.window && ch.pos >= v.window ? (int)(ch.pos - v.window) + 1 : 0;
         int pos = (oldest > split ? oldest : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
         const G<const int32_t> table = tables + ch.table;
-        lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
-        const int64_t fresh = ch.fresh > split ? ch.fresh : split;
-        if (more.cache_k && fresh < end)
-            store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
         const bool adjusted = v.softcap > 0 || alibi, whole = v.D == WIDTH;
         const int block_k = T == KV_I4 ? (int)attn_i4_block(v.D) : 1,
                   block_v = T == KV_I4 ? (int)attn_i4_block(v.Dv) : 1;
@@ -343,7 +343,14 @@ inline namespace CU_NAME(attn_decode_cu)
             bring_heads<SCALED>(tile.head, at.k, at.most, v.row_k);
             bring_pieces(0);
         };
-        if (EARLY && pos < end) bring_tile(pos);
+        /* keys of steps before come while q is laid out */
+        const bool old = pos + KEYS <= end && pos + KEYS <= ch.fresh;
+        if (EARLY && old) bring_tile(pos);
+        lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
+        const int64_t fresh = ch.fresh > split ? ch.fresh : split;
+        if (more.cache_k && fresh < end)
+            store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
+        if (EARLY && !old && pos < end) bring_tile(pos);
         __syncthreads(); /* q */
         for (; pos < end; pos += WARPS * KEYS) {
             if (!EARLY) bring_tile(pos);
@@ -464,7 +471,7 @@ inline namespace CU_NAME(attn_decode_cu)
             l[h] += cu_shfl_xor(l[h], 1);
             l[h] += cu_shfl_xor(l[h], 2);
         }
-        join_warps<WIDTH>(parts, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
+        join_warps<WIDTH>(parts, sums, m, l, acc, v, ch, more, kvh, pair0, n_pairs);
         if (more.done) merge_last(parts, last_of, more, ch, v, own, kvh, pair0, n_pairs);
     }
 
