@@ -129,6 +129,39 @@ void src_fit_draft(src_source *s)
     c->mtp = other->mtp;
 }
 
+/* ---- transformers beside the residual ---- */
+static bool same_bytes(const src_tensor *a, const src_tensor *b)
+{
+    return a->raw_dtype == b->raw_dtype && a->raw.bytes == b->raw.bytes &&
+           (!a->raw.bytes || memcmp(a->raw.data, b->raw.data, a->raw.bytes) == 0);
+}
+
+/* Is a tensor stored by the name that it has where nothing is shared, with other values than the shared one's? */
+static bool stores_own(const src_source *s, const arch_config *own, int64_t layer)
+{
+    char name[256], shared[256];
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
+        if (!arch_has(own, r, layer) ||
+            !arch_tensor_name(own, r, layer, -1, false, name, sizeof name) ||
+            !arch_tensor_name(&s->config, r, layer, -1, false, shared, sizeof shared))
+            continue;
+        const src_tensor *t = strcmp(name, shared) != 0 ? src_find(s, name) : NULL, *u;
+        if (t && (!(u = src_find(s, shared)) || !same_bytes(t, u))) return true;
+    }
+    return false;
+}
+
+void src_fit_asides(src_source *s)
+{
+    arch_config own = s->config;
+    if (!own.asides) return;
+    own.asides = 0;
+    for (int64_t i = 0; i < own.layers; i++)
+        own.asides += own.layer[i].mixer == MIX_ATTENTION;
+    for (int64_t i = 0; i < own.layers; i++)
+        if (arch_is_aside(&own, i) && stores_own(s, &own, i)) s->config.asides = own.asides;
+}
+
 /* ---- names of a saved copy ---- */
 /* transformers loads with some names replaced, and replaces them back in all layers when it saves, also
  * where the name had been another. */

@@ -647,6 +647,7 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (s->has_config) st = src_fit_saved(s, err);
     if (st) return st;
     if (s->has_config) src_fit_draft(s);
+    if (s->has_config) src_fit_asides(s);
     if (s->has_config) st = src_fit_ngrams(s, err);
     if (st) return st;
     if (s->has_config) src_fit_stacked_rows(s);

@@ -116,6 +116,9 @@ lq_status src_fit_ngrams(src_source *s, lq_err *err);
 lq_status src_fit_saved(src_source *s, lq_err *err);
 /* An EAGLE-3 draft whose layer has the other of its two names. */
 void src_fit_draft(src_source *s);
+/* Transformers beside the residual of which a folder stores each one's own tensors share none (transformers 5 ties them
+ * only where it ties the head). */
+void src_fit_asides(src_source *s);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */
 void src_fit_stacked_rows(src_source *s);
 /* Stacks of two dims (NAME_FLAT) become such of three. */

@@ -277,6 +277,27 @@ def test_names_that_transformers_saves_are_the_models(llmq, tmp_path, folder, re
     assert logits(llmq, m, tmp_path / "a") == logits(llmq, ROOT / "tests/golden/arch" / folder, tmp_path / "b")
 
 
+def test_each_transformer_beside_the_residual_may_have_its_own_tensors(llmq, tmp_path):
+    """transformers 5 ties them only where it ties the head. Here layer 4 stores those of layer 1 again, and of two blocks the
+    config tells one; an own matrix of layer 4 is then read."""
+    source = ROOT / "tests/golden/arch/zamba2-blocks"
+    header, data = read_st(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    again = {n.replace("layers.1.", "layers.4."): t for n, t in header.items() if "layers.1.shared_transformer." in n}
+    m = copy(source, tmp_path / "m")
+    (m / "config.json").write_text(json.dumps(config | {"num_mem_blocks": 1}))
+    tensors, data = packed(header | again, data)
+    (m / "model.safetensors").write_bytes(st_file(tensors, data))
+    want = logits(llmq, source, tmp_path / "a")
+    assert logits(llmq, m, tmp_path / "b") == want
+    llmq("convert", m, "-o", tmp_path / "m.llmq", "--to", "llmq")
+    assert logits(llmq, tmp_path / "m.llmq", tmp_path / "c") == want
+    q = [tensors[f"model.layers.{i}.shared_transformer.self_attn.{x}_proj.weight"]["data_offsets"] for i, x in ((4, "q"), (2, "q"))]
+    data = data[:q[0][0]] + data[slice(*q[1])] + data[q[0][1]:]
+    (m / "model.safetensors").write_bytes(st_file(tensors, data))
+    assert logits(llmq, m, tmp_path / "d") != want
+
+
 @pytest.mark.parametrize("folder", ["phi2", "gptj", "phimoe", "ettin"])
 @pytest.mark.parametrize("stored", [False, True], ids=["none", "stored"])
 def test_a_tied_head_keeps_its_bias(llmq, tmp_path, folder, stored):
