@@ -848,6 +848,9 @@ static lq_status put_all(config *c, lq_err *err)
     put_layers(c);
     put_epsilon(c);
     put_float(c, "rope_theta", "rope.freq_base");
+    /* what llama.cpp takes where a file is silent, whatever the architecture's own */
+    if (c->arch->def_theta > 0 && !cJSON_HasObjectItem(c->j, "rope_theta"))
+        put_number(c, c->j, "rope_theta", 10000);
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_ends(c);
     put_own(c);

@@ -130,6 +130,18 @@ def test_the_logits_of_a_file_by_llama_cpp(llmq, tmp_path):
     assert max(abs(a - b) for a, b in zip(got, want)) < 1e-5 * top  # issue 9 asks for 1e-3
 
 
+def test_a_file_that_says_no_base_of_the_rotation_has_llama_cpps(llmq, tmp_path):
+    """10,000 in every architecture; of Mixtral transformers has 1,000,000."""
+    pairs, tensors = metadata_and_tensors(ROOT / "tests/golden/arch/mixtral-moe", "llama")
+    silent = [p for p in pairs if b"rope.freq_base" not in p]
+    assert len(silent) == len(pairs) - 1
+    for name, base in (("silent", []), ("said", [pair("llama.rope.freq_base", F32, 1e4)]), ("own", [pair("llama.rope.freq_base", F32, 1e6)])):
+        file = write_gguf(tmp_path / f"{name}.gguf", silent + base, tensors)
+        llmq("logits", file, "--ids", "1,2,3,4,5,6,7,8", "-o", tmp_path / name)
+    silent, said, own = (read_floats(tmp_path / name, "logits")[1] for name in ("silent", "said", "own"))
+    assert silent == said != own
+
+
 def test_it_is_inspected_converted_and_verified(llmq, tmp_path):
     doc = llmq.json("inspect", GOLDEN)
     assert doc["format"] == "gguf" and doc["arch"] == "LlamaForCausalLM" and doc["params"] == 5770496
