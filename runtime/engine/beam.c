@@ -22,6 +22,10 @@ lq_status beam_fits(const seq *s, int64_t max_seqs, const kv_opts *kv, lq_err *e
             "beam search: %lld lines of this length may need %lld slots of layers with a "
             "window, the cache has %lld",
             (long long)width, (long long)(width * near), (long long)kv->n_windows);
+    if (width && kv->n_states && width > kv->n_states)
+        return lq_fail(err, LQ_EVALUE,
+                       "beam search: %lld lines need %lld states of sequences, the cache has %lld",
+                       (long long)width, (long long)width, (long long)kv->n_states);
     return LQ_OK;
 }
 

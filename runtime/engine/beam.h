@@ -19,7 +19,7 @@
 #include "runtime/engine/seq.h"
 #include "runtime/forward/forward.h"
 
-/* Could it ever run, with that many places in a step and blocks? LQ_EVALUE. */
+/* Could it ever run, with that many places in a step, blocks and states? LQ_EVALUE. */
 lq_status beam_fits(const seq *s, int64_t max_seqs, const kv_opts *kv, lq_err *err);
 
 /* Rows that a decode of s has: its lines, or 1. */

@@ -23,6 +23,32 @@ TEST(a_conversation_goes_on_from_a_state_that_was_kept) { conversation_goes_on()
 
 TEST(beams_have_states_of_their_own) { beams_are_apart(); }
 
+TEST(more_beams_than_states_are_refused)
+{
+    const size_t one = kv_state_bytes(golden.cfg), block = kv_block_bytes(golden.cfg, 16, KV_F32);
+    rig r, plain;
+    job a, b;
+    int32_t ids[MAX_LEN];
+    lq_err err = { "" };
+    for (int i = 0; i < 37; i++)
+        ids[i] = 3 + i * 5 % 60;
+    if (!rig_open(&r, &golden, 2,
+                  (eng_opts){ .max_seqs = 8,
+                              .kv_bytes = 8 * one + MAX_LEN / 16 * block,
+                              .max_len = MAX_LEN }))
+        return;
+    if (!rig_open(&plain, &golden, 1, (eng_opts){ .max_seqs = 4 })) return;
+    ask(&r, &a, ids, 37, 4);
+    ask(&plain, &b, ids, 37, 4);
+    CHECK(a.n == 80 && same_answer(&a, &b), "%d ids and %d", a.n, b.n);
+    a.r.beam.width = a.r.beam.n = 8, a.r.max_tokens = 8;
+    CHECK(eng_submit(r.e, &a.r, take, &a, &a.id, &err) == LQ_EVALUE &&
+              strstr(err.msg, "8 states of sequences, the cache has"),
+          "'%s'", err.msg);
+    rig_close(&r);
+    rig_close(&plain);
+}
+
 TEST(guesses_that_were_wrong_leave_no_mark_on_a_state)
 {
     const size_t one = kv_state_bytes(golden.cfg), block = kv_block_bytes(golden.cfg, 16, KV_F32);
@@ -95,6 +121,7 @@ int main(int argc, char **argv)
     RUN(a_state_gives_the_same_bytes_at_any_load);
     RUN(a_conversation_goes_on_from_a_state_that_was_kept);
     RUN(beams_have_states_of_their_own);
+    RUN(more_beams_than_states_are_refused);
     RUN(guesses_that_were_wrong_leave_no_mark_on_a_state);
     RUN(a_draft_with_a_state_goes_back_too);
     RUN(a_pool_too_small_for_a_state_says_so);
