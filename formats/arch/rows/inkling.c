@@ -47,8 +47,17 @@ static lq_status inkling_words(cJSON *j, lq_err *err)
         { "embedding_multiplier", "logits_mup_width_multiplier" },
     };
     int64_t layers = 0, dense = 0;
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        const cJSON *said = js_get(j, names[i][0]), *again = js_get(j, names[i][1]);
+        if (said && again && !cJSON_Compare(said, again, true))
+            return lq_fail(err, LQ_EVALUE, "%s: expected what %s says, found another", names[i][0],
+                           names[i][1]);
         js_rename(j, names[i][0], names[i][1]);
+    }
+    const cJSON *n = js_get(j, "log_scaling_n_floor");
+    if (n && cJSON_IsNumber(n) && !(n->valuedouble > 0))
+        return lq_fail(err, LQ_EVALUE, "log_scaling_n_floor: expected null or 1 and more, found %g",
+                       n->valuedouble);
     if (js_get(j, "dense_intermediate_size")) { /* then the other width is of experts */
         js_drop(j, "moe_intermediate_size");
         js_rename(j, "intermediate_size", "moe_intermediate_size");
