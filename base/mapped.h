@@ -11,7 +11,7 @@
 /* Give the pages of p .. p + n, inside the mapping, back. What is read again comes from the file.
  */
 void lq_map_drop(const lq_map *m, const void *p, size_t n);
-/* They are read here and there, a little each time: what comes behind is not read ahead. */
+/* They are read here and there, a little each time: what comes after them is not read ahead. */
 void lq_map_scattered(const lq_map *m, const void *p, size_t n);
 
 /* While the guard is on, a mapped page that its file no longer has (the file was cut, its disk

@@ -151,7 +151,7 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
     }
     if (e->order.kind == GGUF_GATE_UP) last[e->slot.bias ? 0 : -1] /= 2;
     if (e->order.kind == GGUF_ROWS) last[-1] = e->second ? last[-1] - e->order.ffn : e->order.ffn;
-    if (g->once) { /* all parts of a table, one behind the other */
+    if (g->once) { /* all parts of a table, one after the other */
         e->shape[0] = c->ngram_rows;
         e->experts = arch_n_tensors(c, e->slot.role);
     }

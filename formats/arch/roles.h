@@ -295,7 +295,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MLP_JOIN_Y_ADD, "mlp_join_y_add", ARCH_VECTOR)                                                                        \
     X(R_MLP_JOIN_X_BY, "mlp_join_x_by", ARCH_VECTOR)                                                                          \
     X(R_MLP_JOIN_X_ADD, "mlp_join_x_add", ARCH_VECTOR)                                                                        \
-    /* Embeddings of n-grams (runtime/forward/forward_ngram.c): rows of heads, of one tensor or of several, one behind the  \
+    /* Embeddings of n-grams (runtime/forward/forward_ngram.c): rows of heads, of one tensor or of several, one after the   \
      * other; what they make for each stream and for all; norms of streams; taps of their channels */ \
     X(R_NGRAM_TABLE, "ngram_table", ARCH_MATRIX)                                                                              \
     X(R_NGRAM_KEY, "ngram_key", ARCH_MATRIX)                                                                                  \

@@ -44,7 +44,7 @@ typedef struct {
     bool further; /* its MTP head goes along, as a block after the model's */
     bool ngrams;  /* gguf_ngrams.h */
 } gguf_arch;
-/* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b), rows and those behind
+/* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b), rows and those after
  * them. */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_ROWS, JOIN_SECOND } gguf_join;
 typedef struct {
@@ -126,7 +126,7 @@ void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
  *     APART      all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
  *     GATE_UP    of each expert gate and up, in two tensors; ours are one, whose rows follow or
  *                alternate (gpt-oss)
- *     ROWS       the first `ffn` in one tensor, those behind them in another
+ *     ROWS       the first `ffn` in one tensor, those after them in another
  *     KEY_VALUE  of each head of MLA keys, whose rows and columns change places, and values, in two
  *                tensors; of the writer alone */
 typedef enum {

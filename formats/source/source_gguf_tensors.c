@@ -378,7 +378,7 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     return make_of(s, t, &p, scheme, reads, 2, err);
 }
 
-/* Rows, and those behind them in another tensor. */
+/* Rows, and those after them in another tensor. */
 static lq_status make_rows(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
                            lq_err *err)
 {

@@ -22,7 +22,7 @@ typedef struct {
     int32_t *group_best; /* [groups_used] scratch */
     int32_t *chosen;     /* [experts_used], rising */
     float *share;        /* [experts_used] */
-    float *shared;       /* [shared_experts], whose logits are behind the others */
+    float *shared;       /* [shared_experts], whose logits are after the others */
     const float *by;     /* [1] on all shares, or NULL */
     const float *given;  /* [experts_used] those of the row's token, or NULL */
 } choose_row;

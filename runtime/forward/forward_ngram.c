@@ -7,7 +7,7 @@
  *
  * Norms are of each stream for itself. The convolution is along the positions, each channel by itself, its taps `ngram` positions
  * apart; before position 0 all is 0. A sequence's state keeps what the convolution read of the last arch_ngram_back positions,
- * oldest first, and behind these the last ngram - 1 ids, each + 1: 0 is before the sequence. Channels go from position to position
+ * oldest first, and after these the last ngram - 1 ids, each + 1: 0 is before the sequence. Channels go from position to position
  * by themselves, so that neither threads nor chunks show in the result. */
 #include "runtime/forward/forward_impl.h"
 #include "runtime/model/kv_state.h"

@@ -9,14 +9,14 @@
 struct model_ngrams {
     arch_ngrams of;
     int64_t n;
-    qt_tensor *part; /* [n] any scheme, portable, one behind the other */
+    qt_tensor *part; /* [n] any scheme, portable, one after the other */
     int64_t *first;  /* [n] the row that each begins with */
 };
 
 /* LQ_ESHAPE: the parts have not as many rows as heads need. */
 lq_status model_load_ngrams(model_ngrams **out, const model *m, int64_t layer, lq_arena *a,
                             lq_err *err);
-/* Rows are looked up from now on: the system need not read on behind them. */
+/* Rows are looked up from now on: the system need not read on after them. */
 void model_ngrams_ready(const model_ngrams *t, const model *m);
 /* Row `row` of the whole: dst [arch_ngram_width]. */
 void model_ngram_row(const model_ngrams *t, int64_t row, float *dst);
