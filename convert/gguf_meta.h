@@ -48,6 +48,18 @@ const char *gguf_rope_name(arch_rope_kind kind, int list);
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
 /* Of gguf_arch.q_factor: tensor i of two a layer, its name, and the number that it has head_dim times. */
 float gguf_q_factor(char name[64], const arch_config *c, int64_t i);
+/* Where the model came from (formats/source/history.h). Two texts of it are blanks until all tensors are written:
+ * where they begin in the pairs, which begin at `at` of what is before the data. */
+typedef struct {
+    cJSON *from; /* to be deleted; NULL: there is no history */
+    size_t at, converted, hash;
+} gguf_history;
+/* changes: codes that the source has do not stay. */
+lq_status gguf_put_history(gguf_history *h, gguf_pairs *p, const src_source *src, bool changes,
+                           lq_err *err);
+/* The two texts, in head; t [n]: the tensors, which are sorted. */
+lq_status gguf_end_history(const gguf_history *h, char *head, gguf_tensor *t, size_t n,
+                           const src_source *src, const conv_report *r, lq_err *err);
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
 /* How sentence-transformers' modules beside the model make one vector of a text; a note names what is left out. */

@@ -3,7 +3,6 @@
  * A weight keeps its codes in the blocks of the type that stands for the same values
  * (formats/gguf/gguf_blocks.h). Which one, the weight's numbers decide, so types and offsets are written
  * into the header when the tensor is. Vectors are f32, as llama.cpp wants them. */
-#include "base/hash.h"
 #include "base/out_file.h"
 #include "convert/gguf_meta.h"
 #include "convert/layouts/layout.h"
@@ -13,7 +12,6 @@
 #include "convert/requant.h"
 #include "formats/gguf/gguf_blocks.h"
 #include "formats/gguf/gguf_config.h"
-#include "formats/source/history.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -54,13 +52,12 @@ typedef struct {
     entry *e;
     size_t n;
     size_t file_type, data; /* where general.file_type stands; where the data begin */
-    cJSON *from;            /* of the history, or NULL: it has none */
-    conv_parts *parts;      /* what shares have made, or NULL */
+    gguf_history history;
+    conv_parts *parts; /* what shares have made, or NULL */
     size_t first; /* entry that they begin with: those before it are no tensors of the source */
-    size_t converted, hash; /* where these texts of it stand, in blanks until all is known */
-    int64_t of_type[64];    /* elements of each type */
-    int64_t left_out;       /* tensors beside the language model */
-    int64_t further;        /* those of heads for further tokens */
+    int64_t of_type[64]; /* elements of each type */
+    int64_t left_out;    /* tensors beside the language model */
+    int64_t further;     /* those of heads for further tokens */
 } conv;
 
 /* ---- which tensors ---- */
@@ -350,82 +347,23 @@ static void put_info(conv *c, entry *e)
     gguf_put_le(&c->head, 0, 8);
 }
 
-/* ---- where it came from (formats/source/history.h) ---- */
-enum { CONVERTED = 400, HEX = 32 }; /* bytes of the texts that are patched */
-
-static lq_status put_tree(gguf_pairs *p, const char *key, const cJSON *v, lq_err *err)
-{
-    lq_buf b = { 0 };
-    lq_status s = v ? js_canonical(&b, v, err) : LQ_OK;
-    if (!s && b.n) {
-        gguf_pair_key(p, key, GGUF_STRING);
-        gguf_put_str(&p->b, b.p, b.n);
-    }
-    free(b.p);
-    return s;
-}
-
-/* Room for a text of n bytes; where it stands in the pairs. */
-static size_t put_blanks(gguf_pairs *p, const char *key, size_t n)
-{
-    char blanks[CONVERTED + 1];
-    snprintf(blanks, sizeof blanks, "%*s", (int)n, "");
-    gguf_pair_str(p, key, blanks);
-    return p->b.n - n;
-}
-
-static bool any_codes(const src_source *src)
-{
-    for (int64_t i = 0; i < src_n_tensors(src); i++) {
-        const src_tensor *t = src_tensor_at(src, i);
-        if (t->plain && t->t.scheme.kind != QT_DENSE) return true;
-    }
-    return false;
-}
-
+/* ---- where it came from ---- */
 static lq_status put_history(conv *c, gguf_pairs *p, lq_err *err)
 {
-    const bool anew = (c->o->requantize || !c->o->keep_dtype) && any_codes(c->src);
-    if (!conv_has_history(c->src, anew)) return LQ_OK;
-    c->from = conv_from(c->src, anew);
-    if (!c->from) return lq_fail(err, LQ_ENOMEM, "no memory for the history");
-    lq_status s = put_tree(p, HISTORY_GGUF HISTORY_RECIPE, src_recipe(c->src), err);
-    if (!s) s = put_tree(p, HISTORY_GGUF HISTORY_PROVENANCE, src_provenance(c->src), err);
-    c->converted = put_blanks(p, HISTORY_GGUF HISTORY_CONVERTED, CONVERTED);
-    c->hash = put_blanks(p, HISTORY_TENSORS, HEX);
-    return s;
+    return gguf_put_history(&c->history, p, c->src, c->o->requantize || !c->o->keep_dtype, err);
 }
 
-static int by_tensor_name(const void *a, const void *b)
-{
-    return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
-}
-
-/* What was left blank: all weights are written. */
+/* All weights are written. */
 static lq_status end_history(conv *c, lq_err *err)
 {
-    char hex[HEX + 1];
-    lq_buf b = { 0 };
-    if (!c->from) return LQ_OK;
     gguf_tensor *t = calloc(c->n + 1, sizeof *t);
-    cJSON *converted = conv_converted(c->src, c->r, c->from);
-    lq_status s = t && converted ? js_canonical(&b, converted, err)
-                                 : lq_fail(err, LQ_ENOMEM, "no memory for the history");
-    if (!s && b.n > CONVERTED) s = lq_fail(err, LQ_EVALUE, "history: expected a shorter one");
-    for (size_t i = 0; i < c->n && !s; i++) {
+    if (!t) return lq_fail(err, LQ_ENOMEM, "no memory for the history");
+    for (size_t i = 0; i < c->n; i++) {
         t[i] = (gguf_tensor){ .name = c->e[i].name, .type = c->e[i].type };
         t[i].n_dims = c->e[i].n_dims;
         memcpy(t[i].shape, c->e[i].shape, sizeof c->e[i].shape);
     }
-    if (!s) {
-        qsort(t, c->n, sizeof *t, by_tensor_name);
-        const lq_hash h = gguf_tensors_hash(t, c->n);
-        lq_hash_hex(hex, &h);
-        memcpy(c->head.p + c->hash, hex, HEX);
-        memcpy(c->head.p + c->converted, b.p, b.n);
-    }
-    cJSON_Delete(converted);
-    free(b.p);
+    const lq_status s = gguf_end_history(&c->history, c->head.p, t, c->n, c->src, c->r, err);
     free(t);
     return s;
 }
@@ -447,8 +385,7 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     lq_buf_add(&c->head, p->b.p, p->b.n);
     c->file_type = c->head.n - 4;
     const size_t before = c->head.n - p->b.n;
-    c->converted += before;
-    c->hash += before;
+    c->history.at += before;
     for (size_t i = 0; i < c->n; i++)
         put_info(c, &c->e[i]);
     while (c->head.n % ALIGN && !c->head.oom)
@@ -945,7 +882,7 @@ static lq_status to_gguf_holds(const src_source *src, lq_err *err)
             s = lq_fail(err, LQ_EUNSUPPORTED, "%s has no type of blocks in GGUF", text);
         if (s) lq_wrap(err, s, "%s", c.e[i].t->name);
     }
-    cJSON_Delete(c.from);
+    cJSON_Delete(c.history.from);
     if (c.has_mtp) arch_config_free(&c.mtp);
     free(pairs.b.p);
     free(c.e);
@@ -985,7 +922,7 @@ static lq_status to_gguf_write(conv_report *r, const src_source *src, const char
     else if (c.out)
         s = lq_out_commit(c.out, err);
     conv_parts_close(c.parts, !s && !o->share.n);
-    cJSON_Delete(c.from);
+    cJSON_Delete(c.history.from);
     if (c.has_mtp) arch_config_free(&c.mtp);
     free(pairs.b.p);
     free(c.e);
