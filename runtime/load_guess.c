@@ -2,6 +2,7 @@
 #include "runtime/load_guess.h"
 
 #include "base/json.h"
+#include "runtime/engine/mtp.h"
 
 #include <stdio.h>
 
@@ -54,30 +55,89 @@ static bool is_eagle(const char *path)
     return yes;
 }
 
+size_t load_guess_left(const arch_config *c, int64_t layers, const arch_config *draft,
+                       const load_opts *o)
+{
+    load_opts how = *o;
+    how.beside.step.all_hidden = true;
+    how.beside.step.n_inputs = arch_is_eagle(draft) ? 3 : 0;
+    const model_share its_model = load_share(c, &how);
+    how.beside.step = mtp_step(&how.beside.step);
+    how.beside.also = 0;
+    const model_share own = load_share(draft, &how);
+    return its_model.more + (size_t)layers * its_model.more_layer + own.more +
+           (size_t)draft->layers * own.more_layer;
+}
+
+const char *load_guess_what(const arch_config *draft)
+{
+    return arch_is_eagle(draft) ? "EAGLE-3 draft" : "MTP head";
+}
+
+bool load_guess_spared(lq_status s, const arch_config *draft, const load_opts *o, const lq_err *err)
+{
+    char text[sizeof err->msg + 64];
+    if (strcmp(o->device, "auto") != 0 || (s != LQ_ENOMEM && s != LQ_EUNSUPPORTED)) return false;
+    snprintf(text, sizeof text, "the %s does not guess (%s)", load_guess_what(draft), err->msg);
+    if (o->note) o->note("device", text);
+    return true;
+}
+
 /* Its rows are read where the model's states are. */
-static lq_status check_place(const model *m, const char *what, lq_err *err)
+static lq_status check_place(const model *m, const arch_config *draft, lq_err *err)
 {
     if (model_ranks(m) == 1 && !model_first_on(m)) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "not on %s yet: an %s of a model that is not all on one device", model_device(m),
-                   what);
+                   load_guess_what(draft));
 }
+
+/* To where the model is. */
+static lq_status join_model(load_model *l, const load_model *beside, const load_opts *how,
+                            lq_err *err)
+{
+    const model *m = &beside->m;
+    lq_status s = model_join_device(&l->m, m, err);
+    if (s || strcmp(how->device, "auto") != 0) return s;
+    const size_t left = load_guess_left(m->cfg, m->cfg->layers, l->m.cfg, how),
+                 room = dev_room(model_dev(m));
+    if (room >= left) return LQ_OK;
+    return lq_fail(err, LQ_ENOMEM, "%s: caches and steps need %zu bytes, found %zu free",
+                   model_device(m), left, room);
+}
+
+/* What reads the model's states, whose source is open. */
+static lq_status load_reader(load_model *l, const load_model *beside, const load_guess *o,
+                             lq_err *err)
+{
+    const model *m = &beside->m;
+    const arch_config *c = src_config(l->src);
+    const bool there = model_dev(m) != NULL;
+    lq_status placed = there ? check_place(m, c, err) : LQ_OK, s = LQ_OK;
+    if (!placed)
+        s = arch_is_eagle(c) ? model_load_eagle(&l->m, m, l->src, o->p, err)
+                             : model_load_mtp(&l->m, m, l->src, o->p, err);
+    if (s) return s;
+    if (!placed && there) placed = join_model(l, beside, o->load, err);
+    if (!placed || !load_guess_spared(placed, c, o->load, err)) return placed;
+    load_model_close(l);
+    return LQ_OK;
+}
+
+const model *load_guess_opened(const load_model *l) { return l->m.cfg ? &l->m : NULL; }
 
 static lq_status load_eagle(load_model *l, const load_model *beside, const load_guess *o,
                             lq_err *err)
 {
     const src_opts how = { .need_config = true, .verify = o->load->verify, .draft = true };
-    lq_status s = check_place(&beside->m, "EAGLE-3 draft", err);
-    if (s) return lq_wrap(err, s, "--speculative-model: %s", o->path);
     if (src_recipe(beside->src) && js_get(src_recipe(beside->src), "rotate_seed"))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--speculative-model: %s: expected hidden states as the EAGLE-3 draft has "
                        "learned them, found a model that was quantized with --rotate",
                        o->path);
-    s = src_open(&l->src, o->path, &how, err);
+    lq_status s = src_open(&l->src, o->path, &how, err);
     if (s) return s;
-    s = model_load_eagle(&l->m, &beside->m, l->src, o->p, err);
-    if (!s && model_dev(&beside->m)) s = model_join_device(&l->m, &beside->m, err);
+    s = load_reader(l, beside, o, err);
     return s ? lq_wrap(err, s, "--speculative-model") : LQ_OK;
 }
 
@@ -86,7 +146,7 @@ static lq_status open_draft(load_model *l, const load_model *beside, const tok_t
 {
     load_tok tok = { 0 };
     lq_status s = is_eagle(o->path) ? load_eagle(l, beside, o, err) : load_draft(l, beside, o, err);
-    if (s) return s;
+    if (s || !load_guess_opened(l)) return s;
     if (t) s = load_tok_open(&tok, l->src, o->path, err);
     if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
     if (!s && tok.t) s = check_tokens(t, tok.t, err);
@@ -94,20 +154,11 @@ static lq_status open_draft(load_model *l, const load_model *beside, const tok_t
     return s ? lq_wrap(err, s, "--speculative-model: %s", o->path) : LQ_OK;
 }
 
-static lq_status load_head(load_model *l, const load_model *beside, const load_guess *o,
-                           lq_err *err)
-{
-    const model *m = &beside->m;
-    lq_status s = check_place(m, "MTP head", err);
-    if (!s) s = src_mtp(&l->src, beside->src, err);
-    if (!s) s = model_load_mtp(&l->m, m, l->src, o->p, err);
-    return s || !model_dev(m) ? s : model_join_device(&l->m, m, err);
-}
-
 lq_status load_guess_open(load_model *l, const load_model *beside, const tok_tokenizer *t,
                           const load_guess *o, lq_err *err)
 {
     if (o->path) return open_draft(l, beside, t, o, err);
-    const lq_status s = load_head(l, beside, o, err);
+    lq_status s = src_mtp(&l->src, beside->src, err);
+    if (!s) s = load_reader(l, beside, o, err);
     return s ? lq_wrap(err, s, "--speculative-mtp") : LQ_OK;
 }

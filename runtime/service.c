@@ -298,7 +298,8 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     const load_guess guess = { .path = o->draft, .load = &how, .p = o->p, .job = o->job };
     if (!s && (o->draft || o->mtp))
         s = load_guess_open(&l->draft, &l->model, l->tok.t, &guess, err);
-    if (o->draft || o->mtp) eo.draft = &l->draft.m;
+    eo.draft = load_guess_opened(&l->draft);
+    if ((o->draft || o->mtp) && !eo.draft) eo.guesses = 0;
     if (!s && eo.disk.dir) s = src_fingerprint(&eo.disk.weights, l->model.src, err);
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);

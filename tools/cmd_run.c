@@ -336,6 +336,7 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     eng_stats stats = { 0 };
     lora_adapter *adapter = NULL;
     eo.draft = draft;
+    if (!draft && !o->ngram) eo.guesses = 0;
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s && o->lora) s = lora_open(&adapter, m, o->lora, 0, p, err);
     if (adapter) eo.lora_rank = adapter->rank;
@@ -424,7 +425,7 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && guesses) s = load_guess_open(&draft, &l, tok.t, &guess, err);
     prog_end();
     t.load = lq_now() - start;
-    if (!s) s = generate(&a, &t, c, o, &l.m, guesses ? &draft.m : NULL, tok.t, p, err);
+    if (!s) s = generate(&a, &t, c, o, &l.m, load_guess_opened(&draft), tok.t, p, err);
     if (!s && !tok.t && !c->json) print_ids(&a);
     if (!s) s = run_report(c, &a, &t, err);
     load_tok_close(&tok);

@@ -619,6 +619,34 @@ def test_a_head_guesses_there_as_here(gpu, llmq, tmp_path):
         assert "an MTP head of a model that is not all on one device" in p.stderr
 
 
+@pytest.mark.parametrize("guess, what", [(["--speculative-mtp"], "MTP head"), (["--speculative-model", ROOT / "tests/golden/eagle3"], "EAGLE-3 draft")])
+def test_auto_leaves_out_what_guesses_where_it_does_not_fit(gpu, tmp_path, guess, what):
+    """From the least that the model takes: one line says so, the model is there and answers the same."""
+    model, seen = ROOT / "tests/golden/mtp/mimo", set()
+    run = ["run", model, "--ids", IDS, "-n", 8, "--ignore-eos", "--activations", "f32", "--kv-cache-dtype", "f32", "--max-model-len", 64]
+    want = gpu.json(*run)["ids"]
+    at = ["serve", model, *guess, "--max-model-len", 64, "--max-num-seqs", 2]
+    whole = gpu.json(*at, "--device", "cuda", "--dry-run", env=emulated(1 << 30))
+    most = sum(whole[f"gpu_{part}_bytes"] for part in ("weights", "draft", "kv", "step"))
+    for size in range(most // 8, most * 2, most // 8):
+        env = emulated(size)
+        there = gpu(*run, "--json", *guess, "--device", "auto", env=env)
+        got = json.loads(there.stdout)
+        assert got["ids"] == want
+        without = re.findall(rf"^device: the {what} does not guess \(.*\d+ free\)$", there.stderr, re.M)
+        on = re.search(r"^device: (cpu|emulated)\b(?! \w).*$", there.stderr, re.M)[1]
+        assert len(without) <= (on != "cpu")
+        assert ("speculation" in got) == (not without)
+        seen.add((on, bool(without)))
+        dry = gpu(*at, "--device", "auto", "--dry-run", "--json", env=env)
+        served = serve(gpu, tmp_path / "log", env, *at[1:], "--device", "auto")
+        assert served.returncode == 0, served.stderr
+        devices = [re.findall(r"^(device: (?!emulated$)[^(]*) \(.*\d+ free\)$", p.stderr, re.M) for p in (dry, served)]
+        assert devices[0] == devices[1]
+        assert json.loads(dry.stdout).get("gpu_draft_bytes", 0) == (0 if devices[1] else whole["gpu_draft_bytes"])
+    assert seen == {("cpu", False), ("emulated", True), ("emulated", False)}, seen
+
+
 @pytest.mark.parametrize("guess", [["--speculative-mtp"], ["--speculative-model", ROOT / "tests/golden/eagle3"]])
 @pytest.mark.parametrize("part", [["--gpu-layers", 1], ["--tensor-parallel-size", 2]])
 def test_a_dry_run_refuses_what_guesses_beside_a_part(gpu, guess, part):

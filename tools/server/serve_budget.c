@@ -2,6 +2,7 @@
 #include "tools/server/serve_budget.h"
 
 #include "runtime/limits.h"
+#include "runtime/load_guess.h"
 #include "runtime/model/kv_window.h"
 #include "runtime/model/part.h"
 #include "runtime/model/rank.h"
@@ -87,22 +88,29 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     need->kv -= g->kv;
 }
 
-/* All of the draft goes to the first device. */
-static lq_status place_draft(budget_model *both, const foot_model *d, bool half, lq_err *err)
+/* All of the draft goes to the first device. LQ_ENOMEM: with "auto" a head has no room there. */
+static lq_status place_draft(budget_model *both, const foot_model *d, const load_opts *how,
+                             bool half, lq_err *err)
 {
     const arch_config *c = foot_config(d);
     const budget_gpu *g = &both->gpu;
     const int64_t L = c->layers;
+    const bool choice = c->mtp && strcmp(how->device, "auto") == 0;
     model_sizes z;
     foot_weights there;
     if (c->mtp && (g->ranks > 1 || g->layers < both->cfg->layers))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "not on %s yet: an %s of a model that is not all on one device", g->name,
-                       arch_is_eagle(c) ? "EAGLE-3 draft" : "MTP head");
+                       load_guess_what(c));
     lq_status s = model_check_device(c, err);
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
     if (!s && !layer) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s) s = foot_sizes(&z, layer, d, NULL, 1, half, err);
+    const size_t left = choice ? load_guess_left(both->cfg, g->layers, c, how) : 0,
+                 taken = s ? 0 : g->weights + model_size_on(&z, L);
+    if (!s && choice && g->room < taken + left)
+        s = lq_fail(err, LQ_ENOMEM, "%s: caches and steps need %zu bytes, found %zu free", g->name,
+                    left, g->room > taken ? g->room - taken : 0);
     if (!s) s = foot_weigh_last(&there, d, NULL, L, 1, err);
     if (!s) {
         const size_t gone = there.weights_bytes + z.embed;
@@ -139,8 +147,12 @@ static lq_status place(budget_model *both, const foot_model *m, const foot_model
         both->weights -= gone < both->weights ? gone : both->weights;
     }
     free(layer);
-    if (!s && draft) s = place_draft(both, draft, share.half, err);
-    return s;
+    if (s || !draft) return s;
+    s = place_draft(both, draft, &how, share.half, err);
+    if (!s || !foot_config(draft)->mtp || !load_guess_spared(s, foot_config(draft), on, err))
+        return s;
+    both->draft = NULL;
+    return LQ_OK;
 }
 
 /* What each of them has free, once cuBLAS has its part where it is used, and exchanges theirs. */
@@ -356,7 +368,9 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
         if (elsewhere) s = look(&both.gpu, &m, on, err);
         if (elsewhere && !s) s = place(&both, &m, guesses ? &d : NULL, asked, on, err);
         if (s) lq_wrap(err, s, "--device");
-        if (!s) s = budget_sum(b, &both, asked, http, threads, err);
+        eng_opts wanted = *asked;
+        if (guesses && !both.draft) wanted.guesses = 0;
+        if (!s) s = budget_sum(b, &both, &wanted, http, threads, err);
     }
     foot_close(&d);
     foot_close(&m);
