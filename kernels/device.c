@@ -305,3 +305,28 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
         ++*n_chunks;
     }
 }
+
+/* ---- chosen keys ---- */
+
+int64_t dev_topk_row(int64_t n[2], int64_t longest, int64_t topk)
+{
+    for (int i = 0; i < 2; i++) {
+        const int64_t from = i ? n[0] : longest;
+        n[i] = from > DEV_TOPK_PART ? lq_ceil_div(dev_topk_left(from, topk), 4) * 4 : 0;
+    }
+    return lq_ceil_div(longest, 4) * 4 + 2 * (n[0] + n[1]);
+}
+
+int64_t dev_topk_rows(int64_t longest, int64_t topk, int64_t n_rows)
+{
+    int64_t n[2];
+    const int64_t fit = DEV_TOPK_BYTES / (int64_t)sizeof(uint32_t) / dev_topk_row(n, longest, topk);
+    return fit < 1 ? 1 : fit < n_rows ? fit : n_rows;
+}
+
+size_t dev_topk_scratch(int64_t longest, int64_t topk, int64_t n_rows)
+{
+    int64_t n[2];
+    return (size_t)(dev_topk_rows(longest, topk, n_rows) * dev_topk_row(n, longest, topk)) *
+           sizeof(uint32_t);
+}

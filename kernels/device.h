@@ -395,7 +395,45 @@ typedef struct {
      * done [dev_attn_done]: 0, and again after it; the splits are merged by the same kernel. */
     const dev_rope_args *rope;
     int32_t *done;
+    /* NULL; else of EXACT and LATENT, in chunks of one row and without a window: positions in the list of
+     * the row are what its keys are, and `pos` is the last of them. Rows of q from row t on
+     * have lists of ld_keys: t, or with keys_by_head t * Hkv + the kv head. n_keys: NULL; or how many of
+     * the chunk's keys each list has, 1 or more */
+    const int32_t *keys, *n_keys;
+    int64_t ld_keys;
+    bool keys_by_head;
 } dev_attn_args;
+
+/* A row of a step: of q, its position, and where its sequence's block numbers begin in tables. */
+typedef struct {
+    int32_t row, pos, table;
+} dev_key_row;
+
+enum {
+    DEV_TOPK_PART = 16384,     /* keys that are chosen from at a time */
+    DEV_TOPK_MOST = 8192,      /* that are chosen: half a part, so that each choice leaves fewer */
+    DEV_TOPK_BYTES = 64 << 20, /* of scratch, unless a row needs more */
+};
+
+/* kernels/topk.h's choice, to the bit. scratch: dev_topk_scratch of as many rows and keys, or of more. */
+typedef struct {
+    const float *q;      /* [., H * D] rotated */
+    const float *weight; /* [., H] */
+    float weight_scale;  /* on weight, each rounded */
+    const uint8_t *k;    /* one head for all */
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype; /* of codes rows begin at multiples of 4 bytes */
+    int64_t H, D;
+    float scale;
+    int64_t topk;    /* at most DEV_TOPK_MOST */
+    int64_t longest; /* keys of a row at most */
+    const dev_key_row *rows;
+    int64_t n_rows;
+    const int32_t *tables;
+    void *scratch;
+    int32_t *chosen; /* [., topk], by the rows of q */
+} dev_topk_args;
 
 /* Blocks of a cache of codes as bf16, one after the other, for DEV_ATTN_WIDE: of block i of to the keys
  * [Hkv, block_size, D], then the values [Hkv, block_size, Dv]. A number is its code times its row's scale,
@@ -683,6 +721,17 @@ static inline size_t dev_draw_scratch(int64_t n)
 {
     return (size_t)(n < DEV_DRAW_SHARED ? n : DEV_DRAW_SHARED) * DEV_DRAW_WORDS * sizeof(uint64_t);
 }
+/* Bytes of dev_topk_args.scratch; how many of these rows are scored at a time; and words of a row: scores of all
+ * keys, then in two places in turn what one choice leaves to the next, n[i] scores and positions. */
+size_t dev_topk_scratch(int64_t longest, int64_t topk, int64_t n_rows);
+int64_t dev_topk_rows(int64_t longest, int64_t topk, int64_t n_rows);
+int64_t dev_topk_row(int64_t n[2], int64_t longest, int64_t topk);
+/* How many of n keys, more than a part, are left where each part keeps its topk: those are chosen from next. */
+LQ_INLINE int64_t dev_topk_left(int64_t n, int64_t topk)
+{
+    const int64_t whole = (n - 1) / DEV_TOPK_PART, rest = n - whole * DEV_TOPK_PART;
+    return whole * topk + (rest < topk ? rest : topk);
+}
 /* Bytes of attention's scratch for so many slots. */
 size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
@@ -750,6 +799,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(bool, blas, (dev * d))                                                                        \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                               \
     X(void, attn, (dev * d, const dev_attn_args *a))                                                \
+    X(void, topk, (dev * d, const dev_topk_args *a))                                                \
     X(void, widen, (dev * d, const dev_widen_args *a))                                              \
     X(void, conv, (dev * d, const dev_conv_args *a))                                                \
     X(void, rates, (dev * d, const dev_rates_args *a))                                              \

@@ -46,50 +46,22 @@ inline namespace CU_NAME(attn_cu)
     };
     static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
 
-    __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, int D, kv_dtype d)
-    {
-        if (d == KV_F32) return cu_ld<float4>(row + 16 * i);
-        if (d == KV_I8 || d == KV_F8) {
-            const float s = cu_ld<float>(row);
-            const unsigned w = cu_ld<unsigned>(row + (4 + 4 * i));
-            float f[4];
-            for (int j = 0; j < 4; j++) {
-                const unsigned c = w >> 8 * j & 255u;
-                f[j] = s * (d == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c);
-            }
-            return { f[0], f[1], f[2], f[3] };
-        }
-        if (d == KV_I4) {
-            const unsigned head = cu_ld<unsigned>(row);
-            const float s =
-                attn_i4_scale(cu_bf16_f32(head >> 16), head >> 4 * (4 * i / (int)attn_i4_block(D)));
-            const unsigned w = cu_ld<uint16_t>(row + (4 + 2 * i));
-            return { s * ((float)(w & 15u) - 8.0f), s * ((float)(w >> 4 & 15u) - 8.0f),
-                     s * ((float)(w >> 8 & 15u) - 8.0f), s * ((float)(w >> 12) - 8.0f) };
-        }
-        const uint2 w = cu_ld<uint2>(row + 8 * i);
-        if (d == KV_F16)
-            return { cu_f16_f32(w.x & 0xffffu), cu_f16_f32(w.x >> 16), cu_f16_f32(w.y & 0xffffu),
-                     cu_f16_f32(w.y >> 16) };
-        return { cu_bf16_f32(w.x & 0xffffu), cu_bf16_f32(w.x >> 16), cu_bf16_f32(w.y & 0xffffu),
-                 cu_bf16_f32(w.y >> 16) };
-    }
-
-    /* The keys or values of positions pos .. pos+31 into dst [32][ld]; zeros from `end` on. */
+    /* The keys or values of positions pos .. pos+31, or of those places of a list, into dst [32][ld]; zeros from `end` on. */
     __device__ void load_tile(S<float> dst, int ld, G<const uint8_t> cache, G<const int32_t> table,
-                              const attn_view &v, int kvh, int64_t pos, int64_t end, int row_bytes,
-                              int D)
+                              G<const int32_t> list, const attn_view &v, int kvh, int64_t pos,
+                              int64_t end, int row_bytes, int D)
     {
         const int quads = D / 4;
         for (int i = threadIdx.x; i < ATTN_TILE * quads; i += THREADS) {
             const int j = i / quads, q = i % quads;
-            const int64_t p = pos + j;
+            int64_t p = pos + j;
             float4 x = { 0, 0, 0, 0 };
             if (p < end) {
+                if (list) p = list[p];
                 const int64_t block = table[attn_block(p, v)];
                 const int64_t row = (int64_t)kvh * v.block_size + attn_place(p, v);
-                x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, D,
-                          v.dtype);
+                x = attn_four(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, D,
+                              v.dtype);
             }
             dst[j * ld + 4 * q] = x.x;
             dst[j * ld + 4 * q + 1] = x.y;
@@ -119,7 +91,8 @@ inline namespace CU_NAME(attn_cu)
         const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
         const int own = chunk_of[slot];
         if (own < 0) return; /* all threads of the block alike, as below */
-        const dev_attn_chunk c = chunks[own];
+        dev_attn_chunk c = chunks[own];
+        const G<const int32_t> list = attn_list(&c, v, kvh);
         const int n_pairs =
             c.n_rows * group - pair0; /* of this pass; may be more than PAIRS, or none */
         if (n_pairs <= 0) return;     /* all threads of the block alike */
@@ -145,9 +118,10 @@ inline namespace CU_NAME(attn_cu)
         pos = (pos > split ? pos : split) / ATTN_TILE * ATTN_TILE;
         for (; pos < end; pos += ATTN_TILE) {
             __syncthreads(); /* the tile before is done with; q is there */
-            load_tile(ks, most + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
+            load_tile(ks, most + 1, k, tables + c.table, list, v, kvh, pos, last, v.row_k, v.D);
             if (WHAT == HEADS)
-                load_tile(vs, ldv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+                load_tile(vs, ldv, values, tables + c.table, list, v, kvh, pos, last, v.row_v,
+                          v.Dv);
             __syncthreads();
             float keep[PER_WARP];
             int lo[PER_WARP], hi[PER_WARP]; /* the keys that a pair sees */
@@ -176,7 +150,8 @@ inline namespace CU_NAME(attn_cu)
             }
             if (WHAT == WIDE_HEADS) {
                 __syncthreads(); /* K is done with */
-                load_tile(vs, ldv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+                load_tile(vs, ldv, values, tables + c.table, list, v, kvh, pos, last, v.row_v,
+                          v.Dv);
                 __syncthreads();
             }
             __syncwarp(); /* the warp's own weights */
@@ -235,7 +210,10 @@ inline namespace CU_NAME(attn_cu)
                   THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
     }
 
-    int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
+    int chunk_rows(const dev_attn_args *a)
+    {
+        return a->keys ? 1 : (int)dev_attn_rows(a->how, a->H, a->Hkv);
+    }
 
     template <fold_what WHAT> void fold(dev * d, const dev_attn_args *a, const attn_view &v)
     {
@@ -282,17 +260,23 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           a->alibi_scaled,
                           a->alibi_bf16,
                           a->bf16,
-                          (int)a->split };
+                          (int)a->split,
+                          a->keys,
+                          a->n_keys,
+                          a->ld_keys,
+                          a->keys_by_head };
     /* without splits nothing is left to merge */
     const bool ends =
                    a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE || a->how == DEV_ATTN_LATENT,
                direct = ends && a->n_slots == a->n_chunks;
     const attn_end end = { direct ? NULL : (float *)a->scratch, direct ? a->out : NULL, a->sinks };
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
+    assert(!a->keys || a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT);
+    assert(!a->keys || (!a->window && !a->alibi));
     const bool wide = a->D > DEV_ATTN_WIDTH || a->Dv > DEV_ATTN_WIDTH;
-    assert(a->latent ? a->Hkv == 1
-                     : !wide == (a->how != DEV_ATTN_LATENT) || a->how == DEV_ATTN_EXACT);
-    assert(!(a->latent || wide) || a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT);
+    assert(!a->latent || a->Hkv == 1);
+    assert(a->how == DEV_ATTN_EXACT ||
+           (a->latent || wide || a->keys ? a->how == DEV_ATTN_LATENT : a->how != DEV_ATTN_LATENT));
     assert(!(a->alibi && a->how == DEV_ATTN_LATENT));
     assert(a->block_size >= 8 && (a->block_size & (a->block_size - 1)) == 0);
     if (a->n_chunks == 0) return;

@@ -17,8 +17,11 @@ struct attn_view {
     kv_dtype dtype;
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
-    bool bf16; /* out is rounded to it */
-    int split; /* keys */
+    bool bf16;                    /* out is rounded to it */
+    int split;                    /* keys */
+    const int32_t *keys, *n_keys; /* dev_attn_args's */
+    int64_t ld_keys;
+    bool keys_by_head;
 };
 
 __device__ constexpr bool attn_scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
@@ -110,6 +113,36 @@ template <kv_dtype T> __device__ __forceinline__ float attn_scale(unsigned head)
     return T == KV_I4 ? cu_bf16_f32(head >> 16) * 0.0625f : __uint_as_float(head);
 }
 
+/* Numbers 4 i .. 4 i + 3 of a row of D, a multiple of 4. */
+__device__ __forceinline__ float4 attn_four(G<const uint8_t> row, int i, int D, kv_dtype d)
+{
+    if (d == KV_F32) return cu_ld<float4>(row + 16 * i);
+    if (d == KV_I8 || d == KV_F8) {
+        const float s = cu_ld<float>(row);
+        const unsigned w = cu_ld<unsigned>(row + (4 + 4 * i));
+        float f[4];
+        for (int j = 0; j < 4; j++) {
+            const unsigned c = w >> 8 * j & 255u;
+            f[j] = s * (d == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c);
+        }
+        return { f[0], f[1], f[2], f[3] };
+    }
+    if (d == KV_I4) {
+        const unsigned head = cu_ld<unsigned>(row);
+        const float s =
+            attn_i4_scale(cu_bf16_f32(head >> 16), head >> 4 * (4 * i / (int)attn_i4_block(D)));
+        const unsigned w = cu_ld<uint16_t>(row + (4 + 2 * i));
+        return { s * ((float)(w & 15u) - 8.0f), s * ((float)(w >> 4 & 15u) - 8.0f),
+                 s * ((float)(w >> 8 & 15u) - 8.0f), s * ((float)(w >> 12) - 8.0f) };
+    }
+    const uint2 w = cu_ld<uint2>(row + 8 * i);
+    if (d == KV_F16)
+        return { cu_f16_f32(w.x & 0xffffu), cu_f16_f32(w.x >> 16), cu_f16_f32(w.y & 0xffffu),
+                 cu_f16_f32(w.y >> 16) };
+    return { cu_bf16_f32(w.x & 0xffffu), cu_bf16_f32(w.x >> 16), cu_bf16_f32(w.y & 0xffffu),
+             cu_bf16_f32(w.y >> 16) };
+}
+
 /* exp(x): no branch, and of 0 it is 1. */
 __device__ __forceinline__ float attn_exp(float x) { return cu_exp2(x * KM_LOG2E); }
 
@@ -121,6 +154,16 @@ __device__ __forceinline__ int attn_block(int64_t p, const attn_view &v)
 __device__ __forceinline__ int attn_place(int64_t p, const attn_view &v)
 {
     return (int)p & (v.block_size - 1);
+}
+
+/* The list of a chunk's row by a kv head, or none; the chunk's last key is then the last of it. */
+__device__ __forceinline__ G<const int32_t> attn_list(dev_attn_chunk *c, const attn_view &v,
+                                                      int kvh)
+{
+    const int64_t own = v.keys_by_head ? (int64_t)c->row * v.Hkv + kvh : c->row;
+    if (!v.keys) return G<const int32_t>(v.keys);
+    if (v.n_keys) c->pos = G<const int32_t>(v.n_keys)[own] - 1;
+    return G<const int32_t>(v.keys) + own * v.ld_keys;
 }
 
 /* A tile's largest scores, of this lane's columns of rows g and g + 8, become the rows' maxima; the

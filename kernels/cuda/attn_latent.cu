@@ -53,18 +53,19 @@ inline namespace CU_NAME(attn_latent_cu)
         return row * KEYS + (p ^ (row / 2 & 3)) * PIECE;
     }
 
-    /* Where the keys pos .. pos + 31 begin, and behind them, of wide heads, their values; -1: before the
-     * first that any row sees, or behind the last. */
+    /* Where the keys pos .. pos + 31, or those places of a list, begin, and behind them, of wide heads, their values;
+     * -1: before the first that any row sees, or behind the last. */
     template <bool LATENT>
     __device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
-                                              const attn_view &v, int kvh, int64_t pos,
-                                              int64_t first, int64_t last)
+                                              G<const int32_t> list, const attn_view &v, int kvh,
+                                              int64_t pos, int64_t first, int64_t last)
     {
         const int j = threadIdx.x;
-        const int64_t p = pos + j;
+        int64_t p = pos + j;
         int64_t k = -1, val = -1;
         if (j >= KEYS) return;
         if (p >= first && p < last) {
+            if (list) p = list[p];
             const int64_t block = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride,
                           row = (int64_t)kvh * v.block_size + attn_place(p, v);
             k = block + row * v.row_k;
@@ -130,7 +131,8 @@ inline namespace CU_NAME(attn_latent_cu)
         cu_follow();
         const int own = chunk_of[slot];
         if (own < 0) return; /* all threads of the block alike, as below */
-        const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
+        dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
+        const G<const int32_t> list = attn_list(&ch, v, kvh);
         const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
         if (n_pairs <= 0) return;
         const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
@@ -139,7 +141,7 @@ inline namespace CU_NAME(attn_latent_cu)
         const int64_t seen = v.window ? ch.pos - v.window + 1 : 0;
         int64_t pos = (seen > split ? seen : split) / KEYS * KEYS;
         const G<const int32_t> table = tables + ch.table;
-        find_rows<LATENT>(where, table, v, kvh, pos, seen, last);
+        find_rows<LATENT>(where, table, list, v, kvh, pos, seen, last);
         for (int i = threadIdx.x; i < PAIRS * padded * PIECE; i += t::THREADS) {
             const int p = i / (padded * PIECE), d = i % (padded * PIECE), pair = pair0 + p;
             float x = 0;
@@ -164,7 +166,7 @@ inline namespace CU_NAME(attn_latent_cu)
             const int other = 1 - now, of_keys = LATENT ? now : 0, of_values = LATENT ? now : 1;
             const S<uint16_t> tile = tiles + of_keys * KEYS * pitch,
                               value_tile = tiles + of_values * KEYS * pitch;
-            find_rows<LATENT>(where + other * ROWS, table, v, kvh, pos + KEYS, seen, last);
+            find_rows<LATENT>(where + other * ROWS, table, list, v, kvh, pos + KEYS, seen, last);
             cu_copy_wait<0>();
             __syncthreads(); /* the tile is there, and q; the other one, and the weights, are done with */
             if (!LATENT)
