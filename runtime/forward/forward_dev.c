@@ -90,13 +90,14 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    f->key_row_of = take_host(f, (size_t)o->max_rows * sizeof *f->key_row_of);
     f->run_of = take_host(f, f->states ? (size_t)o->max_seqs * sizeof *f->run_of : 1);
     f->head_rows = take_host(f, (size_t)(2 * (f->heads.H + 1)) * sizeof *f->head_rows);
     const bool lora = fwd_dev_lora_host(f, o, take_host, f);
     f->stage = take_pinned(f, f->stage_bytes);
     const bool layers = f->on->first > 0;
     bool ok = lora && f->run_of && f->head_rows && f->chunks && f->chunk_of && f->table_at &&
-              f->words && f->stage &&
+              f->words && f->key_row_of && f->stage &&
               (f->first ? true
                : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
@@ -110,6 +111,9 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->host.scratch = &f->scratch;
     if (c->ple_dim && !(f->ple = take_pinned(f, floats * (size_t)fwd_ple_width(c)))) return false;
     if (c->mtp && !(f->host.given = take_pinned(f, floats * (size_t)fwd_given_width(c))))
+        return false;
+    if (layers && c->layer[f->on->first].index_shared &&
+        !(f->host.index_keys = take_pinned(f, floats * (size_t)c->index_topk)))
         return false;
     if (f->on->w.embed.N) return true;
     const int threads = pool_threads(r->p);
@@ -150,6 +154,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     f->mm_scratch = take_device(f, fwd_dev_products_scratch(f->d, &f->on->w, o));
     f->attn_done = take_device(f, fwd_dev_done_bytes(f));
     f->widen.to = take_device(f, fwd_dev_widen_bytes(f));
+    f->topk_scratch = take_device(f, fwd_dev_index_bytes(f, c, o));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
@@ -215,6 +220,10 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (k->dtype == KV_I4 && (h.D % 8 || (!h.latent && h.Dv % 8)))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)h.D);
+    const int64_t unit = k->dtype == KV_I4 ? 8 : 4; /* numbers that begin at whole words */
+    if (arch_indexed(c) && attn_kv_head(kv_of(k->dtype, false)) && c->index_dim % unit)
+        return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s keys of an indexer of %lld",
+                       kv_types_text(k->dtype), (long long)c->index_dim);
     if (c->row->window == WINDOW_CHUNKS && c->window % k->block_size)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "not on cuda yet: attention in chunks of %lld with KV blocks of %d",

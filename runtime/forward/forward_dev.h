@@ -13,6 +13,7 @@
  *     forward_dev_mix.c    what layers with a state queue
  *     forward_dev_widen.c  a cache of codes as bf16, for attention of many rows
  *     forward_dev_ple.c    per-layer embeddings
+ *     forward_dev_index.c  layers that choose the positions that they attend to
  *     forward_dev_head.c   what guesses beside a model
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -25,8 +26,8 @@
 enum {
     FWD_DEV_MEM = 96, /* buffers on the device: more than there are */
     FWD_DEV_PINNED =
-        9, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
-                           an MTP head, hidden states of all rows */
+        10, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
+                           an MTP head, hidden states of all rows, what the CPU's layers chose */
     FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 
@@ -59,6 +60,7 @@ typedef struct {
 typedef struct {
     fwd_dev_heads heads;
     bool window;
+    int64_t chosen;         /* positions of a row's list at most; 0: it has none */
     bool has[FWD_DEV_ROWS]; /* some layer with such rows is one of them */
     dev_attn_how few, many; /* of up to DEV_ATTN_FEW rows of a sequence, and of more */
     bool widens;            /* its codes may become bf16 for many rows: `many` is then the step's */
@@ -104,8 +106,14 @@ struct fwd_dev_ctx {
     int32_t *words;         /* [max_rows] */
     const attn_seq *rows_of[FWD_DEV_ROWS]; /* what the step's layers are told */
     const int32_t *tables, *picked, *ids;
-    bool rounds; /* what its layers' products read is rounded to bf16 by what makes it */
-    bool even;   /* all of the step's rows are wanted, and few of each sequence */
+    /* Rows of a step that choose positions, there, and [max_rows] on the host; what they are scored in. */
+    const dev_key_row *key_rows[FWD_DEV_ROWS];
+    int64_t n_key_rows[FWD_DEV_ROWS];
+    dev_key_row *key_row_of;
+    void *topk_scratch;
+    int64_t longest; /* positions of a sequence at most */
+    bool rounds;     /* what its layers' products read is rounded to bf16 by what makes it */
+    bool even;       /* all of the step's rows are wanted, and few of each sequence */
     dev_norm_args
         late_norm; /* of h, put off: the product that reads it may begin with it, or take what it
                                 leaves in its own order */
@@ -210,6 +218,20 @@ void fwd_dev_lora_begin(fwd_dev_ctx *f, const fwd_batch *b, int64_t R);
 /* fwd_dev's adapt, which gives the products of W that DoRA needs to `products`. */
 void fwd_dev_adapt(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
                    const float *x, int64_t ldx);
+
+/* forward_dev_index.c. Positions of a list at most that the layer's attention reads; 0: it sees all. Bytes that a step
+ * stages, and of f->topk_scratch, for f's kinds and longest sequence; what a step stages, after its tables have places. */
+int64_t fwd_dev_chosen(const arch_config *c, int64_t layer);
+size_t fwd_dev_index_stage(const fwd_dev_ctx *f, const fwd_opts *o);
+size_t fwd_dev_index_bytes(const fwd_dev_ctx *f, const arch_config *c, const fwd_opts *o);
+void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs);
+/* Of a layer with an indexer: the products of h and of the normed q_a; those of the heads' weights; keys
+ * into the cache; and which positions rows attend to. */
+mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l);
+mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l);
+void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l);
+void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
+void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which);
 
 /* forward_dev_size.c. */
 fwd_dev_heads fwd_dev_heads_of(const arch_config *c, kv_types t);

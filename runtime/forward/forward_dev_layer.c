@@ -281,19 +281,22 @@ static void mla(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims;
     const int64_t width = c->kv_lora + c->rope_dims;
-    mm_out a[4] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
+    const bool indexed = l->lin[R_INDEX_Q].present;
+    mm_out a[5] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
                               : fwd_out(&l->lin[R_Q], r->q, H * D, false),
                     fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
-    const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
+    const mm_out q[] = { fwd_out(&l->lin[R_Q_B], r->q, H * D, false), fwd_dev_index_query(r, l) };
     int n = 2;
+    if (indexed) a[n++] = fwd_dev_index_key(r, l);
     if (l->lin[R_ATTN_GATE].present)
         a[n++] = fwd_out(&l->lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
     if (fwd_head_gates(c)) a[n++] = fwd_out(&l->lin[R_HEAD_GATE], r->head_gate, H, false);
     products(r, a, n, r->h, c->hidden, r->R);
+    if (indexed) fwd_dev_index_weights(r, l);
     norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
     if (c->q_lora) {
         norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
-        products(r, &q, 1, r->q_a, c->q_lora, r->R);
+        products(r, q, indexed ? 2 : 1, r->q_a, c->q_lora, r->R);
     }
     if (c->w.pos != POS_ROPE) return;
     rotate_part(r, r->q + nope, H, D);
@@ -382,6 +385,7 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     if (r->c->w.mla) {
         grow_q(r, l, layer);
         store_latents(r, l, kv);
+        if (l->lin[R_INDEX_Q].present) fwd_dev_index_store(r, l, kv);
         return;
     }
     if (r->c->layer[layer].kv_back) { /* k and v are there */
@@ -446,6 +450,9 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.bf16 = f->rounds && !turned && !gated;
     a.sinks = l->vec[R_SINKS].w;
     a.window = k->window && r->c->row->window != WINDOW_CHUNKS ? r->c->window : 0;
+    if (l->lin[R_INDEX_Q].present) fwd_dev_index_choose(r, kv, which);
+    a.keys = k->chosen ? r->index_keys : NULL;
+    a.ld_keys = k->chosen;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
     a.rope = f->late_rope.T ? &f->late_rope : NULL;

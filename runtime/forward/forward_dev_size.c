@@ -32,10 +32,12 @@ static bool same_heads(const fwd_dev_heads *a, const fwd_dev_heads *b)
 }
 
 /* The kind of layers with these heads; NULL: there is none. */
-static fwd_dev_kind *find_kind(fwd_dev_ctx *f, const fwd_dev_heads *h, bool window)
+static fwd_dev_kind *find_kind(fwd_dev_ctx *f, const fwd_dev_heads *h, bool window, int64_t chosen)
 {
     for (int i = 0; i < f->n_kinds; i++)
-        if (same_heads(&f->kind[i].heads, h) && f->kind[i].window == window) return &f->kind[i];
+        if (same_heads(&f->kind[i].heads, h) && f->kind[i].window == window &&
+            f->kind[i].chosen == chosen)
+            return &f->kind[i];
     return NULL;
 }
 
@@ -43,7 +45,7 @@ fwd_dev_kind *fwd_dev_kind_at(const fwd_rows *r, int64_t layer)
 {
     fwd_dev_ctx *f = r->self;
     const fwd_dev_heads h = fwd_dev_heads_of(r->c, f->types);
-    return find_kind(f, &h, r->c->layer[layer].window);
+    return find_kind(f, &h, r->c->layer[layer].window, fwd_dev_chosen(r->c, layer));
 }
 
 /* The kinds of the layers from `first` on (model_check_device: they are not too many). */
@@ -53,11 +55,13 @@ static void find_kinds(fwd_dev_ctx *f, const arch_config *c, int64_t first, bool
     for (int64_t i = first; i < c->layers; i++) {
         if (!arch_mixer_attends(c->layer[i].mixer)) continue;
         const fwd_dev_heads h = fwd_dev_heads_of(arch_at(c, i), f->types);
-        fwd_dev_kind *k = find_kind(f, &h, c->layer[i].window);
+        const int64_t chosen = fwd_dev_chosen(c, i);
+        fwd_dev_kind *k = find_kind(f, &h, c->layer[i].window, chosen);
         assert(k || f->n_kinds < MODEL_KINDS);
         if (!k) k = &f->kind[f->n_kinds++];
         k->heads = h;
         k->window = c->layer[i].window;
+        k->chosen = chosen;
         k->has[i < maker ? FWD_DEV_ALL : i == maker ? FWD_DEV_LAST : FWD_DEV_PACKED] = true;
     }
 }
@@ -67,11 +71,12 @@ static size_t size_kind(fwd_dev_ctx *f, fwd_dev_kind *k, const arch_config *c, i
                         const fwd_opts *o)
 {
     const fwd_dev_heads h = k->heads;
-    const int64_t rows = dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
+    const int64_t rows = k->chosen ? 1 : dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
+                  keys = k->chosen && k->chosen < len ? k->chosen : len,
                   most = h.latent ? LATENT_SLOTS : LAUNCH_SLOTS;
     int64_t splits[DEV_ATTN_N];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
-        splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
+        splits[w] = keys / dev_attn_split(f->d, w, 0) + 2;
     const bool cut = k->window && c->row->window == WINDOW_CHUNKS; /* where a chunk ends */
     const int64_t whole = lq_ceil_div(o->max_rows, rows) + o->max_seqs +
                           (cut ? o->max_rows / c->window + o->max_seqs : 0),
@@ -96,7 +101,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
     f->types = k->dtype;
     f->block_size = k->block_size;
     const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
-    const int64_t len = longest(k, o);
+    const int64_t len = f->longest = longest(k, o);
     find_kinds(f, c, first, o->all_hidden);
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
                      2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
@@ -108,7 +113,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
                      (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t));
     for (int i = 0; i < f->n_kinds; i++)
         f->stage_bytes += size_kind(f, &f->kind[i], c, len, o);
-    f->stage_bytes += fwd_dev_widen_size(f, len, o);
+    f->stage_bytes += fwd_dev_widen_size(f, len, o) + fwd_dev_index_stage(f, o);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes +=
             (fwd_dev_packs(c) ? 4 : 2) * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
@@ -205,7 +210,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     const size_t products =
         (size_t)(head && by_head > inputs ? by_head : inputs) * sizeof(float) + beside;
     return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
-           fwd_dev_widen_bytes(&f) + fwd_dev_done_bytes(&f) + products + parts * sizeof(float) +
+           fwd_dev_widen_bytes(&f) + fwd_dev_index_bytes(&f, c, o) + fwd_dev_done_bytes(&f) +
+           products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c) + fwd_kept_width(c, o)) +
                     o->max_logits * c->vocab + 2 * (c->experts + 1)) *
                sizeof(float) +

@@ -29,7 +29,8 @@ static int64_t split_of(const fwd_dev_ctx *f, const fwd_dev_kind *k, dev_attn_ho
     int64_t blocks = 0;
     for (int i = 0; i < n; i++)
         if (takes(k, how, &seqs[i]))
-            blocks += dev_attn_blocks(how, seqs[i].n_rows, k->heads.H, k->heads.Hkv);
+            blocks += k->chosen ? seqs[i].n_rows * dev_attn_blocks(how, 1, k->heads.H, k->heads.Hkv)
+                                : dev_attn_blocks(how, seqs[i].n_rows, k->heads.H, k->heads.Hkv);
     return dev_attn_split(f->d, how, blocks);
 }
 
@@ -54,7 +55,8 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
 {
     const attn_seq *seqs = f->rows_of[which];
     fwd_plan *p = &of->plans[how][which];
-    const int64_t H = of->heads.H, Hkv = of->heads.Hkv, rows = dev_attn_rows(how, H, Hkv);
+    const int64_t H = of->heads.H, Hkv = of->heads.Hkv,
+                  rows = of->chosen ? 1 : dev_attn_rows(how, H, Hkv);
     const int64_t split = split_of(f, of, how, seqs, n), most = of->launch_slots[how];
     const int64_t seen = of->window ? c->window : 0,
                   every = c->row->window == WINDOW_CHUNKS ? seen : 0, window = every ? 0 : seen;
@@ -65,8 +67,8 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
         if (!takes(of, how, &seqs[i])) continue;
         for (int64_t row = 0, here; row < seqs[i].n_rows; row += here) {
             int32_t block, fresh;
-            const attn_seq one =
-                next_rows(&seqs[i], row, rows, every, f->block_size, &block, &fresh);
+            attn_seq one = next_rows(&seqs[i], row, rows, every, f->block_size, &block, &fresh);
+            if (of->chosen && one.pos0 >= of->chosen) one.pos0 = of->chosen - 1; /* in its list */
             int64_t chunks = 0, slots = 0;
             here = one.n_rows;
             dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window);
@@ -282,6 +284,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->rows_of[FWD_DEV_ALL] = b->seqs;
     f->rows_of[FWD_DEV_LAST] = b->last;
     f->rows_of[FWD_DEV_PACKED] = b->packed;
+    fwd_dev_index_begin(f, b->n_seqs);
     fwd_dev_widen_begin(f, b, c);
     for (int k = 0; k < f->n_kinds; k++)
         stage_plans(f, &f->kind[k], b->n_seqs, c);
@@ -315,6 +318,9 @@ void fwd_dev_enter(fwd_rows *r)
         embed(f, r);
     else
         f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+    if (f->on->first && r->c->layer[f->on->first].index_shared)
+        f->d->ops->upload(f->d, r->index_keys, f->host.index_keys,
+                          (size_t)(r->R * r->c->index_topk) * sizeof *r->index_keys);
     if (r->c->mtp) fwd_dev_read_given(r);
     if (r->c->ple_dim) fwd_dev_ple_rows(r);
 }

@@ -432,6 +432,7 @@ size_t fwd_one_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 /* Of a layer with an indexer (forward_index.c): the products of h and of the normed q_a; rows of its q,
  * k and weights from what those left; a row's key into its block; the keys of groups that end in
  * some rows, whose own are there; and of a group's rows the positions to attend to. */
+#define FWD_INDEX_EPS 1e-6f                     /* of k's norm, whatever the config says */
 int64_t fwd_index_normed(const arch_config *c); /* numbers that R_INDEX_IN_NORM gives; 0: none */
 void fwd_index_products(const fwd_rows *r, const model_layer *l);
 void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);

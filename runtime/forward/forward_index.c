@@ -26,8 +26,6 @@
 #include "kernels/topk.h"
 #include "kernels/topk_blocks.h"
 
-#define INDEX_EPS 1e-6f /* of k's norm, whatever the config says */
-
 size_t fwd_index_scratch(const arch_config *c, int threads)
 {
     if (c->index_block)
@@ -61,7 +59,7 @@ void fwd_index_products(const fwd_rows *r, const model_layer *l)
     if (fwd_index_normed(c)) {
         const model_vector *norm = &l->vec[R_INDEX_IN_NORM];
         k_layernorm(r->index_in, c->hidden, r->h, c->hidden, norm->w, norm->bias, 0, r->R,
-                    c->hidden, INDEX_EPS);
+                    c->hidden, FWD_INDEX_EPS);
         in = r->index_in;
     }
     mm_run(&q, 1, in, latent ? arch_q_width(c) : c->hidden, r->R, r->acts, r->scratch, r->p);
@@ -107,7 +105,7 @@ void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_
         norm_rows(r->index_q + row * H * D, &l->vec[R_INDEX_Q_NORM], n * H, D);
     } else {
         k_layernorm(first, W, first, W, norm->w, norm->bias, 0, n, D,
-                    c->w.index_last ? norm->eps : INDEX_EPS);
+                    c->w.index_last ? norm->eps : FWD_INDEX_EPS);
     }
     for (int64_t t = row; t < row + n; t++) {
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;

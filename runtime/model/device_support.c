@@ -12,7 +12,7 @@ static const struct {
     { R_HYPER_ATTN_UP, "hyper-connections" },
     { R_KEY_STEP, "scores with an addend of each key" },
     { R_PAIR_NORM, "transformers beside the residual" },
-    { R_INDEX_Q, "sparse attention" },
+    { R_INDEX_IN_NORM, "indexers that read what a norm gives" },
     { R_K_ROPE_NORM, "norms of keys that rotate" },
     { R_ATTN_NORM_DOWN, "gates on norms" },
     { R_DIFF_Q1, "differential attention" },
@@ -55,8 +55,9 @@ int64_t model_least_layers(const arch_config *c)
 static bool other_heads(const arch_config *c, int64_t i, int64_t k)
 {
     const arch_config *a = arch_at(c, i), *b = arch_at(c, k);
-    return a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim ||
-           a->v_dim != b->v_dim || c->layer[i].window != c->layer[k].window;
+    return c->layer[i].index_off != c->layer[k].index_off || a->heads != b->heads ||
+           a->kv_heads != b->kv_heads || a->head_dim != b->head_dim || a->v_dim != b->v_dim ||
+           c->layer[i].window != c->layer[k].window;
 }
 
 /* Layers that are like none before them. */
@@ -80,6 +81,9 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
         c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
                  : c->head_dim > most || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > most;
     const char *what = no_kernel_for(c);
+    if (!what && c->index_every) what = "attention to groups of positions";
+    if (!what && c->index_block) what = "attention to blocks of positions";
+    if (!what && c->index_topk > DEV_TOPK_MOST) what = "attention to so many chosen positions";
     if (!what && compresses(c)) what = "attention to compressed positions";
     if (!what && c->row->mixer == MIX_LIGHTNING) what = "lightning attention";
     if (!what && c->w.shortcut) what = "experts whose output joins a layer later";

@@ -136,7 +136,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("glm-moe-dsa", "sparse attention"), ("deepseek-v4", "hyper-connections"), ("gemma3n", "several residual streams")])
+@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections"), ("gemma3n", "several residual streams")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr

@@ -30,7 +30,7 @@ typedef struct {
     int64_t first[2], then; /* rows of the first step, and of each later one */
     int block_size;
 } steps;
-enum { IDS = 9, WINDOW_IDS = 21 };
+enum { IDS = 9, INDEX_IDS = 16 /* three times what indexers choose */, WINDOW_IDS = 21 };
 static const steps prefill_then_decode = { "a prefill of both, then decode", { 8, 5 }, 1, 16 };
 
 /* Logits of ids 0..n-1 of both prompts, [2, n, V]; NULL: a check has failed. */

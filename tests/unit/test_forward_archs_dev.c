@@ -41,6 +41,8 @@ static const struct {
     { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", true, false },
     { "glm4-moe", "sigmoid routers with a correction", false, true },
     { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", false, false },
+    { "deepseek-v32", "an indexer that chooses 5 positions", false, false },
+    { "glm-moe-dsa", "a choice that two layers share", false, false },
     { "olmo-clipped", "clipped q, k and v", false, true },
     { "cohere-qk-norm", "a norm of its own for each head", false, true },
     { "stablelm-qk-norms", "the same, each a tensor", false, true },

@@ -214,10 +214,10 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     static const struct {
         const char *name;
         int64_t ids;
-    } models[] = {
-        { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS }, { "qwen3-next", IDS },
-        { "falcon-mamba", IDS },     { "gemma4-ple", IDS },      { "mimo-v2-flash", IDS }
-    };
+    } models[] = { { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS },
+                   { "qwen3-next", IDS },       { "falcon-mamba", IDS },
+                   { "gemma4-ple", IDS },       { "mimo-v2-flash", IDS },
+                   { "deepseek-v32", IDS },     { "glm-moe-dsa", INDEX_IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -264,7 +264,11 @@ TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
     static const struct {
         const char *name;
         int64_t layers; /* on the device; 0: all */
-    } cases[] = { { "ministral", 0 }, { "gemma4-ple", 0 }, { "gemma4-ple", 4 }, { "laguna", 0 } };
+    } cases[] = { { "ministral", 0 },
+                  { "gemma4-ple", 0 },
+                  { "gemma4-ple", 4 },
+                  { "laguna", 0 },
+                  { "deepseek-v32", 0 } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const char *name = cases[i].name;
         const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
@@ -481,6 +485,9 @@ static const struct {
     { "cohere2", 2, WINDOW_IDS, true },
     { "gpt-oss-sinks", 1, WINDOW_IDS, false },
     { "deepseek-v2-mla", 1, IDS, false },
+    { "deepseek-v32", 1, IDS, false },
+    { "glm-moe-dsa", 1, INDEX_IDS, true },
+    { "glm-moe-dsa", 2, INDEX_IDS, false }, /* the first of them attends to what the CPU's chose */
     { "mixtral-moe", 1, IDS, false },
     { "bloom-5-heads", 1, IDS, false },
     { "opt-350m-postnorm", 1, IDS, false },
@@ -623,7 +630,8 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
 {
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
                                          "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks",
-                                         "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash" };
+                                         "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash",
+                                         "glm-moe-dsa" };
     if (check_real_gpu("memory comes in pieces of 2 MiB")) return;
     for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
         const char *name = names[i / 2];

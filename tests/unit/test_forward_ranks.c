@@ -47,6 +47,8 @@ static const struct {
     { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", 2, true, false },
     { "glm4-moe", "sigmoid routers with a correction", 2, false, true },
     { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", 4, false, false },
+    { "deepseek-v32", "an indexer, whole on each", 2, false, false },
+    { "glm-moe-dsa", "one choice of several layers", 4, false, true },
     { "qwen3-next", "a gated delta rule out of two mixed products, gated attention", 2, false,
       false },
     { "qwen3.5", "the same of products apart", 2, false, false },

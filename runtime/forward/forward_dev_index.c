@@ -1,0 +1,134 @@
+/* runtime/forward/forward_dev_index.c - layers with an indexer on a device: what forward_index.c does, queued. */
+#include "runtime/forward/forward_dev.h"
+
+/* Does a layer's attention read lists of positions: the most of one; 0: it sees all. */
+int64_t fwd_dev_chosen(const arch_config *c, int64_t layer)
+{
+    return arch_indexed(c) && !c->layer[layer].index_off ? c->index_topk : 0;
+}
+
+/* ---- sizes ---- */
+
+/* Some layer chooses of such rows. */
+static bool chooses(const fwd_dev_ctx *f, int which)
+{
+    bool some = false;
+    for (int i = 0; i < f->n_kinds; i++)
+        some |= f->kind[i].chosen && f->kind[i].has[which];
+    return some;
+}
+
+size_t fwd_dev_index_stage(const fwd_dev_ctx *f, const fwd_opts *o)
+{
+    size_t n = 0;
+    for (int which = 0; which < FWD_DEV_ROWS; which++)
+        if (chooses(f, which))
+            n += lq_round_up((size_t)o->max_rows * sizeof(dev_key_row), FWD_DEV_ALIGN);
+    return n;
+}
+
+size_t fwd_dev_index_bytes(const fwd_dev_ctx *f, const arch_config *c, const fwd_opts *o)
+{
+    return arch_indexed(c) ? dev_topk_scratch(f->longest, c->index_topk, o->max_rows) : 0;
+}
+
+/* ---- a step ---- */
+
+void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs)
+{
+    for (int which = 0; which < FWD_DEV_ROWS; which++) {
+        int64_t n = 0;
+        if (!chooses(f, which)) continue;
+        for (int i = 0; i < n_seqs; i++) {
+            const attn_seq *s = &f->rows_of[which][i];
+            for (int64_t t = 0; t < s->n_rows; t++)
+                f->key_row_of[n++] =
+                    (dev_key_row){ (int32_t)(s->row0 + t), (int32_t)(s->pos0 + t), f->table_at[i] };
+        }
+        f->key_rows[which] = fwd_dev_stage(f, f->key_row_of, (size_t)n * sizeof *f->key_row_of);
+        f->n_key_rows[which] = n;
+    }
+}
+
+/* ---- a layer ---- */
+
+mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l)
+{
+    return fwd_out(&l->lin[R_INDEX_K], r->index_k, r->c->index_dim, false);
+}
+
+mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l)
+{
+    return fwd_out(&l->lin[R_INDEX_Q], r->index_q, r->c->index_heads * r->c->index_dim, false);
+}
+
+/* In f32 whatever the activations are, as routers. */
+void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l)
+{
+    const mm_out w = fwd_out(&l->lin[R_INDEX_W], r->index_w, r->c->index_heads, false);
+    fwd_dev_product(r, &w, NULL, false, r->h, r->c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+}
+
+/* The indexer's keys of block 0. */
+static uint8_t *keys_of(const fwd_rows *r, const fwd_kv *kv)
+{
+    return kv->v + kv_value_bytes(r->c, kv->block_size, kv->dtype);
+}
+
+void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const model_vector *norm = &l->vec[R_INDEX_K_NORM];
+    const int64_t D = c->index_dim;
+    const bool on = c->w.pos == POS_ROPE;
+    f->d->ops->norm(f->d, &(dev_norm_args){ .x = r->index_k,
+                                            .h = r->index_k,
+                                            .w = norm->w,
+                                            .b = norm->bias,
+                                            .eps = FWD_INDEX_EPS,
+                                            .layer = true,
+                                            .T = r->R,
+                                            .K = D });
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->index_q,
+                                            .k = r->index_k,
+                                            .cos = on ? r->cos[ROPE_MAIN] : NULL,
+                                            .sin = on ? r->sin[ROPE_MAIN] : NULL,
+                                            .block = r->row_block,
+                                            .slot = r->row_slot,
+                                            .cache_k = keys_of(r, kv),
+                                            .block_stride = kv->block_stride,
+                                            .block_size = kv->block_size,
+                                            .dtype = kv_of(kv->dtype, false),
+                                            .half = c->w.index_half,
+                                            .T = r->R,
+                                            .H = c->index_heads,
+                                            .Hkv = 1,
+                                            .D = D,
+                                            .Dv = D,
+                                            .R = on ? c->rope_dims : 0 });
+}
+
+void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->topk(f->d,
+                    &(dev_topk_args){ .q = r->index_q,
+                                      .weight = r->index_w,
+                                      .weight_scale = (float)(1 / sqrt((double)c->index_heads)),
+                                      .k = keys_of(r, kv),
+                                      .block_stride = kv->block_stride,
+                                      .block_size = kv->block_size,
+                                      .dtype = kv_of(kv->dtype, false),
+                                      .H = c->index_heads,
+                                      .D = c->index_dim,
+                                      .scale = (float)(1 / sqrt((double)c->index_dim)),
+                                      .topk = c->index_topk,
+                                      .longest = f->longest,
+                                      .rows = f->key_rows[which],
+                                      .n_rows = f->n_key_rows[which],
+                                      .tables = f->tables,
+                                      .scratch = f->topk_scratch,
+                                      .chosen = r->index_keys });
+}
