@@ -114,7 +114,44 @@ typedef struct {
     bool mixed;
     bool bf16;       /* dst is rounded to it */
     dev_order order; /* of dst, which is not written then; not mixed */
+    /* Gates become max(gate - (their row's mean + z times their deviation), 0) first; not with mixed or order. */
+    bool cut;
+    float z;
 } dev_act_args;
+
+/* to += by * norm(y), + more, all of it times factor, of T rows of K; norms as dev_norm_args. to [T, ldt] has n such
+ * rows beside each other, which all get the same. y stays. */
+typedef struct {
+    float *to;
+    const float *y, *w, *b, *more; /* w: not NULL; b and more may be */
+    float offset, eps, by, factor; /* by, factor: 0: 1 */
+    bool layer;
+    int64_t T, K, n;
+    int64_t ldt; /* 0: n K */
+} dev_post_args;
+
+enum { DEV_STREAMS = 8 }; /* at most */
+
+/* What runtime/forward/forward_altup.c does to T rows of n residual streams of K, the first of which is x [T, K] and
+ * the others, streams [T, (n - 1) K], are beside each other, with m [n] = tanh(router norm(x) / K): without
+ * `scale` what is before a layer, coef [n n, n], and first [T, K] = x; with it what is after one, coef [n, n], and
+ * y = x scale. */
+typedef struct {
+    float *x, *streams, *first, *y;
+    const float *norm, *router, *coef, *scale; /* [K], [n, K] */
+    float offset, eps;
+    int64_t T, K, n;
+} dev_altup_args;
+
+/* out = factor (base + y |x| / |y|), |y| being the root of the mean of squares, y's at least that of 1e-5, of n rows of
+ * K beside each other for each of T of x [T, K] and base [T, K] (NULL: 0). out and y [T, ld] may be the same, and
+ * out may be x or base where n is 1. */
+typedef struct {
+    float *out;
+    const float *y, *x, *base;
+    int64_t T, K, n, ld;
+    float factor;
+} dev_gauge_args;
 
 /* x [T, K] = scale * by[ids[t]] * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
  * how rows are picked out of others (f32, scale 1, no by: the same bits). */
@@ -780,6 +817,9 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, scale, (dev * d, const dev_share_args *a))                                              \
     X(void, rope, (dev * d, const dev_rope_args *a))                                                \
     X(void, act, (dev * d, const dev_act_args *a))                                                  \
+    X(void, post, (dev * d, const dev_post_args *a))                                                \
+    X(void, altup, (dev * d, const dev_altup_args *a))                                              \
+    X(void, gauge, (dev * d, const dev_gauge_args *a))                                              \
     X(void, embed, (dev * d, const dev_embed_args *a))                                              \
     X(void, swap, (dev * d, const dev_swap_args *a))                                                \
     X(void, turn, (dev * d, const dev_turn_args *a))                                                \

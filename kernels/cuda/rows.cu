@@ -7,7 +7,9 @@
  *   scale   one thread an element, by the sum over all devices
  *   rope    a warp a head of a row: those of q, then k, then v; 4 warps a block
  *   clip    one thread an element, before rope
- *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
+ *   act     one thread an element, 256 a block; of gates and ups in turn, or cut by what their row is like, one
+ *           block a row                                                  shared: 64 B
+ *   post    one block of 256 threads a row                               shared: 64 B
  *   embed, spread   one block of 256 threads a row
  *   turn            one warp a head */
 #include "kernels/cuda/act.cuh"
@@ -259,6 +261,74 @@ inline namespace CU_NAME(rows_cu)
         }
     }
 
+    /* A block a row of gates that are cut: what a thread writes it alone has read. */
+    __global__ void __launch_bounds__(NORM_THREADS) act_cut_kernel(
+        G<float> dst, G<const float> gate, G<const float> up, G<const float> scale, int n,
+        int64_t ldd, int64_t ld, int64_t ldu, k_act_fn f, float limit, float z, bool bf16)
+    {
+        CU_SHARED(float, part, 2 * NORM_WARPS);
+        const int64_t t = blockIdx.x;
+        const G<const float> row = gate + t * ld;
+        float sum = 0;
+        cu_follow();
+        for (int i = threadIdx.x; i < n; i += NORM_THREADS)
+            sum += row[i];
+        norm_put(part, sum);
+        __syncthreads();
+        const float mean = norm_all(part) / (float)n;
+        sum = 0;
+        for (int i = threadIdx.x; i < n; i += NORM_THREADS) {
+            const float v = row[i] - mean;
+            sum = fmaf(v, v, sum);
+        }
+        norm_put(part + NORM_WARPS, sum);
+        __syncthreads();
+        const float least = mean + sqrtf(norm_all(part + NORM_WARPS) / (float)n) * z;
+        for (int i = threadIdx.x; i < n; i += NORM_THREADS) {
+            const float g = row[i], v = act_mul(g > least ? g - least : 0.0f,
+                                                up ? (float)up[t * ldu + i] : 0.0f, !up, f, limit);
+            dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
+        }
+    }
+
+    struct post_shape {
+        int K, n;
+        int64_t ldt;
+        float by, factor;
+        norm_how how;
+        bool quads;
+    };
+
+    __global__ void __launch_bounds__(NORM_THREADS)
+        post_kernel(G<float> to, G<const float> y, G<const float> w, G<const float> b,
+                    G<const float> more, post_shape s)
+    {
+        CU_SHARED(float, part, 2 * NORM_WARPS);
+        const int64_t at = (int64_t)blockIdx.x * s.K;
+        const G<const float> row = y + at;
+        const G<float> out = to + (int64_t)blockIdx.x * s.ldt;
+        const bool has_b = (bool)b, has_more = (bool)more;
+        float mean = 0;
+        cu_follow();
+        if (s.how.layer) {
+            norm_put(part, norm_sum_row(row, s.K, s.quads, false, 0));
+            __syncthreads();
+            mean = norm_all(part) / (float)s.K;
+        }
+        norm_put(part + NORM_WARPS, norm_sum_row(row, s.K, s.quads, true, mean));
+        __syncthreads();
+        const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            float v = norm_value(row[k], mean, factor, true, w[k], has_b,
+                                 has_b ? (float)b[k] : 0.0f, s.how) *
+                      s.by;
+            if (has_more) v += more[at + k];
+#pragma unroll 1 /* four at a time do not fit the registers of sm_100 */
+            for (int i = 0; i < s.n; i++)
+                out[i * s.K + k] = (out[i * s.K + k] + v) * s.factor;
+        }
+    }
+
     __global__ void __launch_bounds__(THREADS)
         embed_kernel(G<float> x, G<const uint8_t> table, lq_dtype dtype, G<const int32_t> ids,
                      G<const float> by, int K, float scale)
@@ -397,13 +467,30 @@ void CU_NAME(act)(dev *d, const dev_act_args *a)
     if (a->mixed && a->T)
         CU_LAUNCH(d, "act", act_mixed_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->gate,
                   a->scale, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
-    for (int64_t t = 0; t < a->T && !a->mixed; t += CU_ROWS) {
+    if (a->cut && a->T)
+        CU_FOLLOW(d, "act", act_cut_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->dst, a->gate,
+                  a->up, a->scale, (int)a->n, a->ldd, a->ld, ldu, a->f, a->limit, a->z, a->bf16);
+    for (int64_t t = 0; t < a->T && !a->mixed && !a->cut; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_FOLLOW(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
                   a->dst + t * a->ldd, (uint16_t *)a->order.to, a->gate + t * a->ld,
                   a->up ? a->up + t * ldu : NULL, a->scale ? a->scale + t : NULL, a->n, a->ldd,
                   a->ld, ldu, a->f, a->limit, a->bf16, a->order.how);
     }
+}
+
+void CU_NAME(post)(dev *d, const dev_post_args *a)
+{
+    const post_shape s = { (int)a->K,
+                           (int)a->n,
+                           a->ldt ? a->ldt : a->n * a->K,
+                           a->by != 0 ? a->by : 1.0f,
+                           a->factor != 0 ? a->factor : 1.0f,
+                           { a->offset, a->eps, a->layer },
+                           quads(a->y, a->K, a->K) };
+    if (a->T == 0) return;
+    CU_FOLLOW(d, "post", post_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->to, a->y, a->w,
+              a->b, a->more, s);
 }
 
 void CU_NAME(embed)(dev *d, const dev_embed_args *a)

@@ -14,6 +14,7 @@
  *     forward_dev_widen.c  a cache of codes as bf16, for attention of many rows
  *     forward_dev_ple.c    per-layer embeddings
  *     forward_dev_index.c  layers that choose the positions that they attend to
+ *     forward_dev_streams.c  several residual streams
  *     forward_dev_head.c   what guesses beside a model
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -26,8 +27,8 @@
 enum {
     FWD_DEV_MEM = 96, /* buffers on the device: more than there are */
     FWD_DEV_PINNED =
-        10, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
-                           an MTP head, hidden states of all rows, what the CPU's layers chose */
+        11, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
+                           an MTP head, hidden states of all rows, what the CPU's layers chose, streams */
     FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 
@@ -128,7 +129,7 @@ struct fwd_dev_ctx {
         *packed_sin[2]; /* angles of the wanted rows, where layers come after the last of all
                                              rows; NULL: none do */
     struct {
-        float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row;
+        float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row, *streams, *streams_row, *first;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
@@ -179,6 +180,14 @@ void fwd_dev_ple_send(fwd_rows *r, const model *m, const int32_t *ids);
 void fwd_dev_ple_rows(const fwd_rows *r);
 void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer);
 
+/* forward_dev_streams.c, as forward_altup.c: after x the streams, which of a pass whose first layers are the CPU's come
+ * over; the table's steps; after a layer, before its per-layer embeddings; after the last. */
+void fwd_dev_streams_begin(const fwd_rows *r);
+void fwd_dev_predict(const fwd_rows *r, const model_layer *l);
+void fwd_dev_laurel(const fwd_rows *r, const model_layer *l);
+void fwd_dev_correct(const fwd_rows *r, const model_layer *l);
+void fwd_dev_streams_end(const fwd_rows *r, const model_layer *l);
+
 /* forward_dev_head.c. Of an MTP head or an EAGLE-3 draft, once x is the embedding's rows: x and mtp_in as its layer reads
  * them, with what it is given. Then the table's steps for hidden states of all rows. */
 void fwd_dev_read_given(const fwd_rows *r);
@@ -191,6 +200,8 @@ void fwd_dev_norm(const fwd_rows *r, float *dst, float *x, const model_vector *v
                   int64_t K);
 dev_norm_args fwd_dev_norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
                               int64_t T, int64_t K);
+/* to += norm(y), of all rows. */
+dev_post_args fwd_dev_post_of(const fwd_rows *r, float *to, const model_vector *v);
 /* Where x [M], that the product of w alone will read, is to go: into its scratch, if it can. */
 dev_order fwd_dev_order_for(fwd_dev_ctx *f, const dev_weight *w, mm_acts acts, int64_t M,
                             const float *x);

@@ -487,8 +487,12 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (n == r->R) return;
     f->lora.now = &f->lora.picked;
     fwd_dev_gather(r, &r->x, &r->y, r->c->hidden, n);
-    if (r->c->w.parallel)
-        fwd_dev_gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
+    if (r->c->w.parallel || r->c->laurel)
+        fwd_dev_gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP, or Laurel, reads h too */
+    if (r->c->streams) {
+        fwd_dev_gather(r, &r->streams, &r->streams_row, fwd_streams_width(r->c), n);
+        fwd_dev_gather(r, &r->first, &r->y, r->c->hidden, n);
+    }
     fwd_dev_gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
     if (f->states)
         fwd_dev_gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
@@ -525,7 +529,8 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
                              .limit = r->mlp_limit,
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
-    const bool own = c->act == ARCH_XIELU, plain = !own && c->gate_scale == 1 && c->down_scale == 1;
+    const bool own = c->act == ARCH_XIELU, cut = r->sparse > 0,
+               plain = !own && !cut && c->gate_scale == 1 && c->down_scale == 1;
     if (n == 1 && plain && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
         fwd_dev_product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
@@ -553,6 +558,8 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
                                .f = act.f,
                                .limit = act.limit,
                                .bf16 = act.bf16,
+                               .cut = cut,
+                               .z = cut ? (float)arch_normal_quantile(r->sparse) : 0,
                                .order = alone ? fwd_dev_order_for(f, &down, r->acts, r->R, r->mlp)
                                               : none });
     fwd_dev_times(r, r->mlp, c->ffn, ld, c->down_scale);
@@ -737,9 +744,11 @@ static void beside(const fwd_rows *r, const model_layer *l)
 /* As fwd_run_finish. */
 static void finish(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
+    if (r->c->streams) fwd_dev_correct(r, l);
     if (r->c->ple_dim) fwd_dev_ple_add(r, l, layer);
     if (l->vec[R_LAYER_SCALE].w)
         fwd_dev_times(r, r->x, r->c->hidden, r->c->hidden, (double)*l->vec[R_LAYER_SCALE].w);
+    if (l->stream_out) fwd_dev_streams_end(r, l);
 }
 
 static void norm_in(const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K)
@@ -787,6 +796,8 @@ const fwd_ops fwd_dev = {
     .mla = mla,
     .moe = moe,
     .beside = beside,
+    .predict = fwd_dev_predict,
+    .laurel = fwd_dev_laurel,
     .finish = finish,
     .keep = fwd_dev_keep,
     .keep_all = fwd_dev_keep_all,

@@ -38,7 +38,7 @@ void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer)
     const int64_t D = c->ple_dim, H = c->hidden;
     const mm_out gate = fwd_out(&l->lin[R_PLE_GATE], r->ple_in, D, false),
                  out = fwd_out(&l->lin[R_PLE_OUT], r->y, H, false);
-    fwd_dev_products(r, &gate, 1, r->x, H, r->R, r->acts);
+    fwd_dev_products(r, &gate, 1, c->streams ? r->y : r->x, H, r->R, r->acts);
     f->d->ops->act(f->d, &(dev_act_args){ .dst = r->ple_in,
                                           .gate = r->ple_in,
                                           .up = r->ple + layer * D,
@@ -50,6 +50,10 @@ void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer)
                                           .f = (k_act_fn)c->act,
                                           .limit = (float)c->act_limit });
     fwd_dev_products(r, &out, 1, r->ple_in, D, r->R, r->acts);
-    fwd_dev_norm(r, r->y, r->y, &l->vec[R_PLE_POST_NORM], r->R, H);
-    f->d->ops->norm(f->d, &(dev_norm_args){ .x = r->x, .add = r->y, .T = r->R, .K = H });
+    dev_post_args to = fwd_dev_post_of(r, r->x, &l->vec[R_PLE_POST_NORM]);
+    if (c->streams) {
+        to.to = r->streams;
+        to.n = c->streams - 1;
+    }
+    f->d->ops->post(f->d, &to);
 }

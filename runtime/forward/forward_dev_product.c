@@ -41,6 +41,20 @@ dev_norm_args fwd_dev_norm_of(const fwd_rows *r, float *dst, float *x, const mod
                             .K = K };
 }
 
+dev_post_args fwd_dev_post_of(const fwd_rows *r, float *to, const model_vector *v)
+{
+    return (dev_post_args){ .to = to,
+                            .y = r->y,
+                            .w = v->w,
+                            .b = v->bias,
+                            .offset = v->offset,
+                            .eps = v->eps,
+                            .layer = r->c->w.norm == NORM_LAYER,
+                            .T = r->R,
+                            .K = r->c->hidden,
+                            .n = 1 };
+}
+
 /* What products of the layers read; the final norm's output goes to the host as well. It is put off
  * where only the next product reads it (but for a parallel MLP): see settle_norm. */
 void fwd_dev_norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,

@@ -139,10 +139,15 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
     widen_linear(&n, d, &w->head, o->max_logits);
     widen_linear(&n, d, &w->proj_out, o->max_logits);
     widen_linear(&n, d, &w->mtp_proj, o->max_rows);
+    widen_linear(&n, d, &w->ple_proj, o->max_rows);
+    for (int64_t i = 0; i + 1 < w->cfg->streams && w->stream_in; i++)
+        widen_linear(&n, d, &w->stream_in[i], o->max_rows);
     for (int64_t i = 0; i < w->cfg->layers; i++) {
         const model_layer *l = &w->layers[i];
         for (int r = 0; r < ARCH_N_ROLES; r++)
             widen_linear(&n, d, &l->lin[r], o->max_rows);
+        for (int64_t k = 0; k + 1 < w->cfg->streams && l->stream_out; k++)
+            widen_linear(&n, d, &l->stream_out[k], o->max_rows);
         for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
             for (const model_experts *e = l->sets[r]; e; e = e->next)
                 widen(&n, d, &e->w, o->max_rows * w->cfg->experts_used);

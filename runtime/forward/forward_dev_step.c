@@ -266,6 +266,9 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->mix_out = f->home.mix_out;
     r->ple = f->home.ple;
     r->ple_row = f->home.ple_row;
+    r->streams = f->home.streams;
+    r->streams_row = f->home.streams_row;
+    r->first = f->home.first;
     /* its work is then that of every other step of its shape */
     f->even = is_even(r, b);
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;
@@ -323,6 +326,7 @@ void fwd_dev_enter(fwd_rows *r)
                           (size_t)(r->R * r->c->index_topk) * sizeof *r->index_keys);
     if (r->c->mtp) fwd_dev_read_given(r);
     if (r->c->ple_dim) fwd_dev_ple_rows(r);
+    if (r->c->streams) fwd_dev_streams_begin(r);
 }
 
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)

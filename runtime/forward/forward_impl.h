@@ -104,6 +104,7 @@ typedef struct {
     float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
     float *ple_in;          /* [R, ple_dim] */
     float *streams, *first; /* [R, fwd_streams_width] beside x; AltUp: [R, hidden]: x before */
+    float *streams_row;     /* AltUp on a device: as streams; scratch */
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
     float *hyper_normed, *hyper_gate, *hyper_low; /* [R, fwd_streams_width] each, [R, hyper_rank] */
@@ -237,6 +238,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                              \
     /* of a layer with experts beside its MLP: they join what that left in y */                          \
     X(void, beside, (const fwd_rows *r, const model_layer *l))                                           \
+    /* of a layer with several streams: before it; x after attention */                                  \
+    X(void, predict, (const fwd_rows *r, const model_layer *l))                                          \
+    X(void, laurel, (const fwd_rows *r, const model_layer *l))                                           \
     /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                                 \
     X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                            \
     /* x as columns from `at` on of r->all [R, width] */                                                 \

@@ -407,7 +407,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const model_vector *v = l->vec;
     if (r->c->layer[layer].mixer != MIX_NONE) attention_join(r, l, layer);
-    if (r->c->laurel) fwd_run_laurel(r, l);
+    if (r->c->laurel) r->ops->laurel(r, l);
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
     set_limits(r, layer);
@@ -431,7 +431,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
     set_layer(r, l, layer, kv);
     if (r->lora) r->lora->layer = arch_first_with(r->c, R_O, layer); /* whose weights it changes */
     if (part == FWD_TO_HEADS) {
-        if (r->c->streams) fwd_streams_predict(r, l);
+        if (r->c->streams) r->ops->predict(r, l);
         enter_mixer(r, l, layer, kv);
     } else if (part == FWD_TO_ATTENTION)
         to_attention(r, l, layer, kv, groups, n_groups, picked, n_picked);

@@ -138,6 +138,8 @@ static int64_t beside_width(const arch_config *c)
     return (c->w.dense_beside && !c->w.shortcut) || c->row->early ? c->hidden : 0;
 }
 
+static int64_t altup_width(const arch_config *c) { return c->streams ? fwd_streams_width(c) : 0; }
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
@@ -173,6 +175,7 @@ static int64_t beside_width(const arch_config *c)
     X(ple_in, c->ple_dim)                                       \
     X(streams, fwd_streams_width(c))                            \
     X(first, c->streams ? c->hidden : 0)                        \
+    X(streams_row, which != FWD_ALL ? altup_width(c) : 0)       \
     X(laurel, c->laurel)                                        \
     X(norm_gate, c->norm_rank)                                  \
     X(hyper, arch_hyper_width(c))                               \

@@ -7,7 +7,6 @@ static const struct {
     arch_role role;
     const char *what;
 } no_kernels[] = {
-    { R_STREAM_NORM, "several residual streams" },
     { R_HYPER_ATTN_FN, "hyper-connections" },
     { R_HYPER_ATTN_UP, "hyper-connections" },
     { R_KEY_STEP, "scores with an addend of each key" },

@@ -416,6 +416,21 @@ static lq_status keep_number(model_vector *v, model_on *on, lq_err *err)
     return LQ_OK;
 }
 
+/* One for each stream but the first, of a list that is the host's until then. */
+static lq_status put_streams(model_linear **list, model_on *on, const model *m, lq_err *err)
+{
+    const int64_t n = m->cfg->streams - 1;
+    if (!*list) return LQ_OK;
+    model_linear *own = lq_push(&on->w.arena, (size_t)n * sizeof *own);
+    if (!own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(own, *list, (size_t)n * sizeof *own);
+    *list = own;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = put_linear(&own[i], on, false, err);
+    return s;
+}
+
 static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -434,6 +449,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
                        : put_vector(&to->vec[r], on, m, layer, r, err);
         if (!s && !there[r]) s = put_part(&to->lin[r], on, m, layer, r, on->rows, err);
     }
+    if (!s) s = put_streams(&to->stream_out, on, m, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, m, layer, R_EXPERT_GATE + r, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
@@ -496,12 +512,14 @@ static lq_status put_frame(model_on *on, const model *m, const borrowed *of, lq_
     if (on->first == 0) {
         w->ple_proj = m->ple_proj;
         w->ple_norm = m->ple_norm;
+        w->stream_in = m->stream_in;
     }
     if (!of->embed) s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, m, -1, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, m, -1, R_FINAL_NORM, err);
     if (!s) s = put_vector(&w->ple_norm, on, m, -1, R_PLE_NORM, err);
     if (!s) s = put_linear(&w->ple_proj, on, false, err);
+    if (!s) s = put_streams(&w->stream_in, on, m, err);
     if (!s) s = put_linear(&w->proj_out, on, false, err);
     if (!s) s = put_vector(&w->mtp_embed_norm, on, m, -1, R_MTP_EMBED_NORM, err);
     if (!s) s = put_vector(&w->mtp_hidden_norm, on, m, -1, R_MTP_HIDDEN_NORM, err);
@@ -618,10 +636,18 @@ static size_t absorbed_size(const model *m, const model_linear *kv_b, const dev 
     return piece(H * k) + piece(H * v) + 2 * piece(H * DEV_GROUP_EACH);
 }
 
+static size_t streams_size(const model *m, const model_linear *list)
+{
+    size_t n = 0;
+    for (int64_t i = 0; i + 1 < m->cfg->streams && list; i++)
+        n += linear_size(&list[i]);
+    return n;
+}
+
 static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
 {
     const model_layer *l = &m->layers[layer];
-    size_t n = 0;
+    size_t n = streams_size(m, l->stream_out);
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         n += (is_told(r) ? 0 : vector_size(m, layer, &l->vec[r], r)) +
              (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
@@ -648,6 +674,7 @@ static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *lay
     return (model_sizes){ .layer = layer,
                           .L = L,
                           .embed = rows + linear_size(&m->ple_proj) +
+                                   streams_size(m, m->stream_in) +
                                    vector_size(m, -1, &m->ple_norm, R_PLE_NORM),
                           .least = model_least_layers(m->cfg) };
 }

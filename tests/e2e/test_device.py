@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness import ROOT, Llmq, Server
+from test_bad_input import read_st
+from test_published import write_st
 
 ARCH = ROOT / "tests/golden/arch"
 IDS = "3,1,4,1,5,9,2,6,5,3,5,8"
@@ -56,6 +59,24 @@ def test_a_packed_model_gives_the_cpus_logits_within_rounding(gpu, llmq, dense, 
     top = max(map(abs, want))
     assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * top
     assert ("device: emulated" in said) == (word == "auto"), said
+
+
+def test_streams_come_over_where_the_first_layers_are_the_cpus(gpu, llmq, tmp_path):
+    """Gemma 3n whose layers all have K and V of their own, so that any number of them may be on the GPU."""
+    model = tmp_path / "apart"
+    shutil.copytree(ARCH / "gemma3n", model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "num_kv_shared_layers": 0}))
+    header, data = read_st(model / "model.safetensors")
+    tensors = {k: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for k, t in header.items() if k != "__metadata__"}
+    for name in ("k_proj.weight", "v_proj.weight", "k_norm.weight"):
+        for layer in (2, 3):
+            tensors[f"model.layers.{layer}.self_attn.{name}"] = tensors[f"model.layers.{layer - 2}.self_attn.{name}"]
+    write_st(model / "model.safetensors", tensors)
+    want, _ = logits(llmq, model, tmp_path / "cpu")
+    for layers in (1, 3, 4):
+        got, _ = logits(gpu, model, tmp_path / "gpu", "--device", "cuda", "--gpu-layers", layers)
+        assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * max(map(abs, want)), layers
 
 
 def test_a_cache_on_disk_outlives_the_server_and_is_the_gpus_own(gpu, llmq, dense, tmp_path):
@@ -136,7 +157,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections"), ("gemma3n", "several residual streams")])
+@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
@@ -362,7 +383,7 @@ def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
                      r"--gpu-layers auto leaves room", p.stderr), p.stderr
 
 
-@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "mimo-v2-flash"])
+@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "gemma3n", "mimo-v2-flash"])
 def test_a_prompts_last_row_is_all_that_is_answered_from(gpu, llmq, arch):
     args = ["run", ARCH / arch, "--ids", IDS, "-n", "3", "--ignore-eos", "--logprobs", "0", "--activations", "f32",
             "--kv-cache-dtype", "f32"]
@@ -673,7 +694,7 @@ def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     assert re.match(r" [a-f]{0,2}", said[0][0]["text"]) and said[0][1]["text"] in ("never", "nowhere")
 
 
-@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2"), ("gemma4-ple", "4")])
+@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2"), ("gemma4-ple", "4"), ("gemma3n", "4")])
 def test_a_second_turn_answers_there_as_here(gpu, llmq, tmp_path, model, layers):
     """It goes on from the state, or the K and V, that the first one left at the last border of a block."""
     said = []
@@ -716,6 +737,7 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "lfm2", 1.5, ["--gpu-layers", 1, "--max-num-seqs", 4]),
     (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
     (ARCH / "gemma4-ple", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # K and V of another
+    (ARCH / "gemma3n", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

@@ -61,6 +61,7 @@ static const struct {
     { "falcon-mamba", "a rate for each channel, norms of the steps", false, false },
     { "jamba", "the same and experts", false, true },
     { "lfm2", "short convolutions", false, false },
+    { "gemma3n", "several residual streams, Laurel, gates that are cut", true, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 

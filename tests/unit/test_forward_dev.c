@@ -77,7 +77,8 @@ TEST(bf16_strays_no_further_than_the_cpu_does)
 TEST(caches_stray_no_further_than_the_cpus_do)
 {
     static const kv_dtype kinds[] = { KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8 };
-    static const char *const names[] = { "ministral", "gemma4-ple" /* K and V of another */ };
+    static const char *const names[] = { "ministral", "gemma4-ple" /* K and V of another */,
+                                         "gemma3n" };
     for (size_t i = 0; i < LQ_COUNT(names) * LQ_COUNT(kinds); i++) {
         const char *name = names[i / LQ_COUNT(kinds)];
         const kv_dtype kind = kinds[i % LQ_COUNT(kinds)];
@@ -217,7 +218,8 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     } models[] = { { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS },
                    { "qwen3-next", IDS },       { "falcon-mamba", IDS },
                    { "gemma4-ple", IDS },       { "mimo-v2-flash", IDS },
-                   { "deepseek-v32", IDS },     { "glm-moe-dsa", INDEX_IDS } };
+                   { "deepseek-v32", IDS },     { "glm-moe-dsa", INDEX_IDS },
+                   { "gemma3n", WINDOW_IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -264,11 +266,8 @@ TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
     static const struct {
         const char *name;
         int64_t layers; /* on the device; 0: all */
-    } cases[] = { { "ministral", 0 },
-                  { "gemma4-ple", 0 },
-                  { "gemma4-ple", 4 },
-                  { "laguna", 0 },
-                  { "deepseek-v32", 0 } };
+    } cases[] = { { "ministral", 0 }, { "gemma4-ple", 0 },   { "gemma4-ple", 4 },
+                  { "laguna", 0 },    { "deepseek-v32", 0 }, { "gemma3n", 0 } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const char *name = cases[i].name;
         const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
@@ -631,7 +630,7 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
                                          "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks",
                                          "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash",
-                                         "glm-moe-dsa" };
+                                         "glm-moe-dsa",     "gemma3n" };
     if (check_real_gpu("memory comes in pieces of 2 MiB")) return;
     for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
         const char *name = names[i / 2];

@@ -88,6 +88,8 @@ static const struct {
     { "qwen3-next", "states, in other slots", MM_F32, KV_F32, 0, NULL, false },
     { "gemma4-ple", "rows of the host's table, layers of two sizes, K and V of another", MM_F32,
       KV_F32, 0, NULL, false },
+    { "gemma3n", "several residual streams, gates that are cut", MM_F32, KV_F32, 0, NULL, false },
+    { "gemma3n", "the same in bf16", MM_BF16, KV_BF16, 0, NULL, true },
     { "mimo-v2-flash", "two kinds of layers", MM_BF16, KV_BF16, 0, NULL, true },
     { "lfm2", "short convolutions, some layers on the CPU", MM_F32, KV_F32, 2, NULL, true },
 };

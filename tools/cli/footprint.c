@@ -215,11 +215,11 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
 }
 
 /* Of those that belong to no layer: the rest stays on the host. */
-static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD_NORM, R_HEAD },
+static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD_NORM, R_HEAD, R_STREAM_OUT },
                        before[] = { R_EMBED, R_EMBED_NORM },
-                       beside[] = { R_PLE_PROJ,        R_PLE_NORM,      R_MTP_EMBED_NORM,
-                                    R_MTP_HIDDEN_NORM, R_MTP_EACH_NORM, R_MTP_ALL_NORM,
-                                    R_MTP_PROJ };
+                       beside[] = { R_PLE_PROJ,       R_PLE_NORM,        R_STREAM_IN,
+                                    R_MTP_EMBED_NORM, R_MTP_HIDDEN_NORM, R_MTP_EACH_NORM,
+                                    R_MTP_ALL_NORM,   R_MTP_PROJ };
 
 static lq_status add_layer(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
                            int64_t layer, int ranks, lq_err *err)

@@ -1,0 +1,156 @@
+/* kernels/cuda/streams.cu - several residual streams of which layers work on the first (AltUp, arXiv:2301.13310;
+ * runtime/forward/forward_altup.c has the equations).
+ *
+ *   altup   a block of 256 threads a row, which reads x for the sum of squares and the products with the router's
+ *           rows at once, and then all streams: one launch before a layer and one after it
+ *                                             shared: 8 x (streams + 1) + streams^2 floats, 544 B
+ *   gauge   a block of 256 threads a row of a stream                     shared: 64 B */
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/ops.cuh"
+
+inline namespace CU_NAME(streams_cu)
+{
+
+    struct altup_shape {
+        int K, n;
+        float offset, eps;
+    };
+
+    /* w [rows] = coef [rows, n] m, by a thread each; part: of m's sums before their norm and tanh, by warps. */
+    template <int MOST>
+    __device__ __forceinline__ void weigh(S<float> w, S<const float> part, G<const float> coef,
+                                          int rows, const altup_shape &s)
+    {
+        const float factor = norm_factor(norm_all(part + MOST * NORM_WARPS), s.K, s.eps);
+        const int at = (int)threadIdx.x;
+        if (at >= rows) return;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < MOST; i++)
+            if (i < s.n)
+                sum += cu_ldg<float>(coef + (at * s.n + i)) *
+                       km_tanh(norm_all(part + i * NORM_WARPS) * factor / (float)s.K);
+        w[at] = sum;
+    }
+
+    /* Up to MOST streams. AFTER: a layer. */
+    template <int MOST, bool AFTER>
+    __global__ void __launch_bounds__(NORM_THREADS)
+        altup_kernel(G<float> x, G<float> streams, G<float> first, G<float> y, G<const float> norm,
+                     G<const float> router, G<const float> coef, G<const float> scale,
+                     altup_shape s)
+    {
+        CU_SHARED(float, part, (MOST + 1) * NORM_WARPS);
+        CU_SHARED(float, w, MOST *MOST);
+        const int64_t at = (int64_t)blockIdx.x * s.K;
+        const G<float> row = x + at, was = first + at;
+        const G<float> others = streams + at * (s.n - 1);
+        float squares = 0, dot[MOST] = {};
+        cu_follow();
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            const float v = cu_ld<float>(row + k), u = v * (cu_ldg<float>(norm + k) + s.offset);
+            squares = fmaf(v, v, squares);
+#pragma unroll
+            for (int i = 0; i < MOST; i++)
+                if (i < s.n)
+                    dot[i] = fmaf(cu_ldg<float>(router + ((int64_t)i * s.K + k)), u, dot[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < MOST; i++)
+            norm_put(part + i * NORM_WARPS, dot[i]);
+        norm_put(part + MOST * NORM_WARPS, squares);
+        __syncthreads();
+        weigh<MOST>(w, part, coef, AFTER ? s.n : s.n * s.n, s);
+        __syncthreads();
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            float v[MOST] = {};
+#pragma unroll
+            for (int i = 0; i < MOST; i++)
+                if (i < s.n) v[i] = cu_ld<float>(i ? others + ((i - 1) * s.K + k) : row + k);
+            if (AFTER) {
+                const float before = cu_ld<float>(was + k), news = v[0] - before;
+#pragma unroll
+                for (int i = 0; i < MOST; i++)
+                    if (i < s.n) v[i] = news * (w[i] + 1) + (i ? v[i] : before);
+                cu_st(y + (at + k), v[0] * cu_ldg<float>(scale + k));
+            } else {
+                float sum[MOST];
+#pragma unroll
+                for (int j = 0; j < MOST; j++) {
+                    sum[j] = 0;
+#pragma unroll
+                    for (int i = 0; i < MOST; i++)
+                        if (i < s.n && j < s.n) sum[j] += v[i] * w[j * s.n + i];
+                }
+#pragma unroll
+                for (int i = 0; i < MOST; i++)
+                    if (i < s.n) v[i] += sum[i];
+                cu_st(was + k, v[0]);
+            }
+#pragma unroll
+            for (int i = 0; i < MOST; i++)
+                if (i < s.n) cu_st(i ? others + ((i - 1) * s.K + k) : row + k, v[i]);
+        }
+    }
+
+    struct gauge_shape {
+        int K;
+        int64_t ld;
+        float factor;
+    };
+
+    __global__ void __launch_bounds__(NORM_THREADS) gauge_kernel(
+        G<float> out, G<const float> y, G<const float> x, G<const float> base, gauge_shape s)
+    {
+        const float LEAST = 1e-5f;
+        CU_SHARED(float, part, 2 * NORM_WARPS);
+        const int64_t at = (int64_t)blockIdx.x * s.K,
+                      of = (int64_t)blockIdx.x * s.ld + (int64_t)blockIdx.y * s.K;
+        float all[2] = { 0, 0 };
+        cu_follow();
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            const float v = cu_ld<float>(x + (at + k)), u = cu_ld<float>(y + (of + k));
+            all[0] = fmaf(v, v, all[0]);
+            all[1] = fmaf(u, u, all[1]);
+        }
+        norm_put(part, all[0]);
+        norm_put(part + NORM_WARPS, all[1]);
+        __syncthreads();
+        const float mean = norm_all(part + NORM_WARPS) / (float)s.K;
+        const float by = sqrtf(norm_all(part) / (float)s.K) / sqrtf(mean < LEAST ? LEAST : mean);
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            const float from = base ? cu_ld<float>(base + (at + k)) : 0.0f;
+            cu_st(out + (of + k), (from + cu_ld<float>(y + (of + k)) * by) * s.factor);
+        }
+    }
+
+}
+
+template <int MOST, bool AFTER> static void launch(dev *d, const dev_altup_args *a)
+{
+    const altup_shape s = { (int)a->K, (int)a->n, a->offset, a->eps };
+    CU_FOLLOW(d, "altup", (altup_kernel<MOST, AFTER>), dim3((unsigned)a->T), NORM_THREADS, 0, a->x,
+              a->streams, a->first, a->y, a->norm, a->router, a->coef, a->scale, s);
+}
+
+void CU_NAME(altup)(dev *d, const dev_altup_args *a)
+{
+    const bool few = a->n <= DEV_STREAMS / 2; /* Gemma 3n's */
+    if (a->T == 0) return;
+    if (a->scale && few)
+        launch<DEV_STREAMS / 2, true>(d, a);
+    else if (a->scale)
+        launch<DEV_STREAMS, true>(d, a);
+    else if (few)
+        launch<DEV_STREAMS / 2, false>(d, a);
+    else
+        launch<DEV_STREAMS, false>(d, a);
+}
+
+void CU_NAME(gauge)(dev *d, const dev_gauge_args *a)
+{
+    const gauge_shape s = { (int)a->K, a->ld, a->factor };
+    if (a->T == 0 || a->n == 0) return;
+    CU_FOLLOW(d, "gauge", gauge_kernel, dim3((unsigned)a->T, (unsigned)a->n), NORM_THREADS, 0,
+              a->out, a->y, a->x, a->base, s);
+}
