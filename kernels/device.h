@@ -153,6 +153,25 @@ typedef struct {
     float factor;
 } dev_gauge_args;
 
+/* What runtime/forward/forward_hyper.c makes of T rows of n residual streams of K beside each other where it does not mix
+ * them: mix [T, ldm] are products of all of a row's; divided by their root mean square, times scale[0], with base [n],
+ * the first n are x's factors, x = sum_j (sigmoid(mix_j) + eps) stream_j. after: the next n, by scale[1] and base + n,
+ * become what a branch's output is multiplied by, post sigmoid(mix_j) + eps. */
+typedef struct {
+    float *x, *mix;
+    const float *streams, *base, *scale;
+    float norm_eps, eps, post;
+    bool after;
+    int64_t T, K, n, ldm;
+} dev_collapse_args;
+
+/* stream_j += by_j y [T, K], of n streams beside each other; by [T, ldb]. */
+typedef struct {
+    float *streams;
+    const float *y, *by;
+    int64_t T, K, n, ldb;
+} dev_spread_args;
+
 /* x [T, K] = scale * by[ids[t]] * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
  * how rows are picked out of others (f32, scale 1, no by: the same bits). */
 typedef struct {
@@ -820,6 +839,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, post, (dev * d, const dev_post_args *a))                                                \
     X(void, altup, (dev * d, const dev_altup_args *a))                                              \
     X(void, gauge, (dev * d, const dev_gauge_args *a))                                              \
+    X(void, collapse, (dev * d, const dev_collapse_args *a))                                        \
+    X(void, spread, (dev * d, const dev_spread_args *a))                                            \
     X(void, embed, (dev * d, const dev_embed_args *a))                                              \
     X(void, swap, (dev * d, const dev_swap_args *a))                                                \
     X(void, turn, (dev * d, const dev_turn_args *a))                                                \

@@ -12,6 +12,8 @@ void CU_NAME(act)(dev *d, const dev_act_args *a);
 void CU_NAME(post)(dev *d, const dev_post_args *a);
 void CU_NAME(altup)(dev *d, const dev_altup_args *a);
 void CU_NAME(gauge)(dev *d, const dev_gauge_args *a);
+void CU_NAME(collapse)(dev *d, const dev_collapse_args *a);
+void CU_NAME(spread)(dev *d, const dev_spread_args *a);
 void CU_NAME(embed)(dev *d, const dev_embed_args *a);
 void CU_NAME(swap)(dev *d, const dev_swap_args *a);
 void CU_NAME(turn)(dev *d, const dev_turn_args *a);

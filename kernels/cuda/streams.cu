@@ -4,7 +4,12 @@
  *   altup   a block of 256 threads a row, which reads x for the sum of squares and the products with the router's
  *           rows at once, and then all streams: one launch before a layer and one after it
  *                                             shared: 8 x (streams + 1) + streams^2 floats, 544 B
- *   gauge   a block of 256 threads a row of a stream                     shared: 64 B */
+ *   gauge   a block of 256 threads a row of a stream                     shared: 64 B
+ *
+ * And of hyper-connections (runtime/forward/forward_hyper.c):
+ *
+ *   collapse  a block of 256 threads a row, which reads all streams twice   shared: 8 + streams floats, 64 B
+ *   spread    one thread an element of a row, of all streams */
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -124,6 +129,66 @@ inline namespace CU_NAME(streams_cu)
         }
     }
 
+    struct collapse_shape {
+        int K, n;
+        int64_t ldm;
+        float norm_eps, eps, post;
+        bool after;
+    };
+
+    __device__ __forceinline__ float sigmoid(float x) { return 1 / (1 + km_exp(-x)); }
+
+    __global__ void __launch_bounds__(NORM_THREADS)
+        collapse_kernel(G<float> x, G<float> mix, G<const float> streams, G<const float> base,
+                        G<const float> scale, collapse_shape s)
+    {
+        CU_SHARED(float, part, NORM_WARPS);
+        CU_SHARED(float, pre, DEV_STREAMS);
+        const int64_t at = (int64_t)blockIdx.x * s.K;
+        const G<const float> all = streams + at * s.n;
+        const G<float> own = mix + (int64_t)blockIdx.x * s.ldm;
+        const int i = (int)threadIdx.x;
+        float sum = 0;
+        cu_follow();
+        for (int k = i; k < s.n * s.K; k += NORM_THREADS) {
+            const float v = cu_ld<float>(all + k);
+            sum = fmaf(v, v, sum);
+        }
+        norm_put(part, sum);
+        __syncthreads();
+        const float by = norm_factor(norm_all(part), s.n * s.K, s.norm_eps);
+        if (i < (s.after ? 2 : 1) * s.n) {
+            const bool first = i < s.n;
+            const float v = sigmoid(cu_ld<float>(own + i) * by * cu_ldg<float>(scale + !first) +
+                                    cu_ldg<float>(base + i));
+            if (first)
+                pre[i] = v + s.eps;
+            else
+                cu_st(own + i, s.post * v + s.eps);
+        }
+        __syncthreads();
+        for (int k = i; k < s.K; k += NORM_THREADS) {
+            float v = 0;
+            for (int j = 0; j < s.n; j++)
+                v += pre[j] * cu_ld<float>(all + (j * s.K + k));
+            cu_st(x + (at + k), v);
+        }
+    }
+
+    __global__ void __launch_bounds__(NORM_THREADS) spread_kernel(
+        G<float> streams, G<const float> y, G<const float> by, int K, int n, int64_t ldb)
+    {
+        const int64_t at = (int64_t)blockIdx.x * K;
+        const int k = (int)(blockIdx.y * NORM_THREADS + threadIdx.x);
+        cu_follow();
+        if (k >= K) return;
+        const float v = cu_ld<float>(y + (at + k));
+        for (int j = 0; j < n; j++) {
+            const G<float> to = streams + (at * n + (int64_t)j * K + k);
+            cu_st(to, cu_ld<float>(to) + cu_ld<float>(by + ((int64_t)blockIdx.x * ldb + j)) * v);
+        }
+    }
+
 }
 
 template <int MOST, bool AFTER> static void launch(dev *d, const dev_altup_args *a)
@@ -153,4 +218,22 @@ void CU_NAME(gauge)(dev *d, const dev_gauge_args *a)
     if (a->T == 0 || a->n == 0) return;
     CU_FOLLOW(d, "gauge", gauge_kernel, dim3((unsigned)a->T, (unsigned)a->n), NORM_THREADS, 0,
               a->out, a->y, a->x, a->base, s);
+}
+
+void CU_NAME(collapse)(dev *d, const dev_collapse_args *a)
+{
+    const collapse_shape s = {
+        (int)a->K, (int)a->n, a->ldm, a->norm_eps, a->eps, a->post, a->after
+    };
+    if (a->T == 0) return;
+    CU_FOLLOW(d, "collapse", collapse_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->mix,
+              a->streams, a->base, a->scale, s);
+}
+
+void CU_NAME(spread)(dev *d, const dev_spread_args *a)
+{
+    if (a->T == 0) return;
+    CU_FOLLOW(d, "spread", spread_kernel,
+              dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->K, NORM_THREADS)), NORM_THREADS, 0,
+              a->streams, a->y, a->by, (int)a->K, (int)a->n, a->ldb);
 }

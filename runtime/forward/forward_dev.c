@@ -115,7 +115,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     if (layers && c->layer[f->on->first].index_shared &&
         !(f->host.index_keys = take_pinned(f, floats * (size_t)c->index_topk)))
         return false;
-    if (c->streams && layers &&
+    if ((c->streams || c->hyper) && layers &&
         !(f->host.streams = take_pinned(f, floats * (size_t)fwd_streams_width(c))))
         return false;
     if (f->on->w.embed.N) return true;
@@ -274,6 +274,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.streams = r->streams;
     f->home.streams_row = r->streams_row;
     f->home.first = r->first;
+    f->home.hyper = r->hyper;
+    f->home.hyper_row = r->hyper_row;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);

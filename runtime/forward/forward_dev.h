@@ -25,7 +25,7 @@
 #include <assert.h>
 
 enum {
-    FWD_DEV_MEM = 96, /* buffers on the device: more than there are */
+    FWD_DEV_MEM = 112, /* buffers on the device: more than there are */
     FWD_DEV_PINNED =
         11, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple, given, x of
                            an MTP head, hidden states of all rows, what the CPU's layers chose, streams */
@@ -129,7 +129,8 @@ struct fwd_dev_ctx {
         *packed_sin[2]; /* angles of the wanted rows, where layers come after the last of all
                                              rows; NULL: none do */
     struct {
-        float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row, *streams, *streams_row, *first;
+        float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row, *streams, *streams_row, *first,
+            *hyper, *hyper_row;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
@@ -187,6 +188,11 @@ void fwd_dev_predict(const fwd_rows *r, const model_layer *l);
 void fwd_dev_laurel(const fwd_rows *r, const model_layer *l);
 void fwd_dev_correct(const fwd_rows *r, const model_layer *l);
 void fwd_dev_streams_end(const fwd_rows *r, const model_layer *l);
+/* As forward_hyper.c: likewise, of streams that are not mixed. */
+void fwd_dev_hyper_begin(const fwd_rows *r);
+void fwd_dev_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm);
+void fwd_dev_hyper_leave(const fwd_rows *r);
+void fwd_dev_hyper_end(const fwd_rows *r, const model_layer *l);
 
 /* forward_dev_head.c. Of an MTP head or an EAGLE-3 draft, once x is the embedding's rows: x and mtp_in as its layer reads
  * them, with what it is given. Then the table's steps for hidden states of all rows. */

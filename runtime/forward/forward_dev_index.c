@@ -80,33 +80,38 @@ void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const model_vector *norm = &l->vec[R_INDEX_K_NORM];
-    const int64_t D = c->index_dim;
+    const int64_t D = c->index_dim, at = c->w.index_last ? D - c->rope_dims : 0;
     const bool on = c->w.pos == POS_ROPE;
     f->d->ops->norm(f->d, &(dev_norm_args){ .x = r->index_k,
                                             .h = r->index_k,
                                             .w = norm->w,
                                             .b = norm->bias,
-                                            .eps = FWD_INDEX_EPS,
+                                            .eps = c->w.index_last ? norm->eps : FWD_INDEX_EPS,
                                             .layer = true,
                                             .T = r->R,
                                             .K = D });
-    f->d->ops->rope(f->d, &(dev_rope_args){ .q = r->index_q,
-                                            .k = r->index_k,
-                                            .cos = on ? r->cos[ROPE_MAIN] : NULL,
-                                            .sin = on ? r->sin[ROPE_MAIN] : NULL,
-                                            .block = r->row_block,
-                                            .slot = r->row_slot,
-                                            .cache_k = keys_of(r, kv),
-                                            .block_stride = kv->block_stride,
-                                            .block_size = kv->block_size,
-                                            .dtype = kv_of(kv->dtype, false),
-                                            .half = c->w.index_half,
-                                            .T = r->R,
-                                            .H = c->index_heads,
-                                            .Hkv = 1,
-                                            .D = D,
-                                            .Dv = D,
-                                            .R = on ? c->rope_dims : 0 });
+    dev_rope_args turn = { .q = r->index_q + at,
+                           .k = r->index_k + at,
+                           .cos = on ? r->cos[ROPE_MAIN] : NULL,
+                           .sin = on ? r->sin[ROPE_MAIN] : NULL,
+                           .half = c->w.index_half,
+                           .T = r->R,
+                           .H = c->index_heads,
+                           .Hkv = 1,
+                           .D = D,
+                           .Dv = D,
+                           .R = on ? c->rope_dims : 0 };
+    if (at) { /* the last dims rotate: what is written begins before them */
+        f->d->ops->rope(f->d, &turn);
+        turn = (dev_rope_args){ .k = r->index_k, .T = r->R, .Hkv = 1, .D = D, .Dv = D };
+    }
+    turn.block = r->row_block;
+    turn.slot = r->row_slot;
+    turn.cache_k = keys_of(r, kv);
+    turn.block_stride = kv->block_stride;
+    turn.block_size = kv->block_size;
+    turn.dtype = kv_of(kv->dtype, false);
+    f->d->ops->rope(f->d, &turn);
 }
 
 void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which)

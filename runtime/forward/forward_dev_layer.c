@@ -489,10 +489,10 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     fwd_dev_gather(r, &r->x, &r->y, r->c->hidden, n);
     if (r->c->w.parallel || r->c->laurel)
         fwd_dev_gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP, or Laurel, reads h too */
-    if (r->c->streams) {
+    if (r->c->streams || r->c->hyper)
         fwd_dev_gather(r, &r->streams, &r->streams_row, fwd_streams_width(r->c), n);
-        fwd_dev_gather(r, &r->first, &r->y, r->c->hidden, n);
-    }
+    if (r->c->streams) fwd_dev_gather(r, &r->first, &r->y, r->c->hidden, n);
+    if (r->c->hyper) fwd_dev_gather(r, &r->hyper, &r->hyper_row, arch_hyper_width(r->c), n);
     fwd_dev_gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
     if (f->states)
         fwd_dev_gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
@@ -628,8 +628,8 @@ static void expert_products(const fwd_rows *r, const model_layer *l, arch_role r
     }
 }
 
-static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed, float limit,
-                        const float *scale)
+static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed, k_act_fn act,
+                        float limit, const float *scale)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
@@ -641,7 +641,7 @@ static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool 
                                           .n = n,
                                           .ldd = 2 * n,
                                           .ld = 2 * n,
-                                          .f = (k_act_fn)c->act,
+                                          .f = act,
                                           .limit = limit,
                                           .mixed = mixed });
 }
@@ -658,7 +658,7 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
                           fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
     const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
     products(r, in, plain || fused ? 1 : 2, r->h, c->hidden, r->R);
-    act_experts(r, r->shared_in, r->R, S, false, r->mlp_limit,
+    act_experts(r, r->shared_in, r->R, S, false, (k_act_fn)c->act, r->mlp_limit,
                 l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
     fwd_dev_times(r, r->shared_in, S, 2 * S, c->shared_scale);
     products(r, &down, 1, r->shared_in, 2 * S, r->R);
@@ -691,7 +691,8 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     expert_products(r, l, first, r->expert_in, 2 * F, r->expert_out, H);
     if (!plain && !fused)
         expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
-    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, r->expert_limit, NULL);
+    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, fwd_experts_act(c),
+                r->expert_limit, NULL);
     expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
     run_shared(r, l);
     f->d->ops->join_experts(f->d, &(dev_join_args){ .out = c->latent ? r->latent_sum : r->out,
@@ -798,6 +799,9 @@ const fwd_ops fwd_dev = {
     .beside = beside,
     .predict = fwd_dev_predict,
     .laurel = fwd_dev_laurel,
+    .hyper_enter = fwd_dev_hyper_enter,
+    .hyper_leave = fwd_dev_hyper_leave,
+    .hyper_end = fwd_dev_hyper_end,
     .finish = finish,
     .keep = fwd_dev_keep,
     .keep_all = fwd_dev_keep_all,

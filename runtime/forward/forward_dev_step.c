@@ -269,6 +269,8 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->streams = f->home.streams;
     r->streams_row = f->home.streams_row;
     r->first = f->home.first;
+    r->hyper = f->home.hyper;
+    r->hyper_row = f->home.hyper_row;
     /* its work is then that of every other step of its shape */
     f->even = is_even(r, b);
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;
@@ -327,6 +329,7 @@ void fwd_dev_enter(fwd_rows *r)
     if (r->c->mtp) fwd_dev_read_given(r);
     if (r->c->ple_dim) fwd_dev_ple_rows(r);
     if (r->c->streams) fwd_dev_streams_begin(r);
+    if (r->c->hyper) fwd_dev_hyper_begin(r);
 }
 
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)

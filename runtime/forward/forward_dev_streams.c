@@ -1,6 +1,16 @@
-/* runtime/forward/forward_dev_streams.c - several residual streams on a device (forward_altup.c says what they are).
- * Before and after a layer one launch each; Laurel takes one behind its products. */
+/* runtime/forward/forward_dev_streams.c - several residual streams on a device (forward_altup.c and forward_hyper.c say
+ * what they are). AltUp's take one launch before a layer and one after it, and Laurel one behind its products; those
+ * of hyper-connections a product and a launch before a branch, and one after it. */
 #include "runtime/forward/forward_dev.h"
+
+/* Where the first layers are the CPU's. */
+static bool come_over(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t n = (size_t)(r->R * fwd_streams_width(r->c)) * sizeof *r->streams;
+    if (f->on->first) f->d->ops->upload(f->d, r->streams, f->host.streams, n);
+    return f->on->first > 0;
+}
 
 void fwd_dev_streams_begin(const fwd_rows *r)
 {
@@ -8,10 +18,7 @@ void fwd_dev_streams_begin(const fwd_rows *r)
     const arch_config *c = r->c;
     const int64_t W = fwd_streams_width(c), H = c->hidden, n = c->streams - 1;
     mm_out out[DEV_STREAMS];
-    if (f->on->first) {
-        f->d->ops->upload(f->d, r->streams, f->host.streams, (size_t)(r->R * W) * sizeof(float));
-        return;
-    }
+    if (come_over(r)) return;
     for (int64_t i = 0; i < n; i++)
         out[i] = fwd_out(&f->on->w.stream_in[i], r->streams + i * H, W, false);
     fwd_dev_products(r, out, (int)n, r->x, H, r->R, r->acts);
@@ -90,4 +97,61 @@ void fwd_dev_streams_end(const fwd_rows *r, const model_layer *l)
                                                   .ld = H,
                                                   .factor = last ? 1 / (float)c->streams : 1 });
     }
+}
+
+/* ---- hyper-connections ---- */
+
+void fwd_dev_hyper_begin(const fwd_rows *r)
+{
+    const int64_t W = fwd_streams_width(r->c), H = r->c->hidden;
+    if (come_over(r)) return;
+    for (int64_t j = 0; j < r->c->hyper; j++)
+        fwd_dev_copy(r, r->streams + j * H, W, r->x, H, H, r->R);
+}
+
+/* x from the streams, by roles from fn on; ld: of the products that fn gives. In f32, as on the CPU. */
+static void collapse(const fwd_rows *r, const model_layer *l, arch_role fn, int64_t ld, bool after)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const mm_out out = fwd_out(&l->lin[fn], r->hyper, ld, false);
+    fwd_dev_product(r, &out, NULL, false, r->streams, fwd_streams_width(c), r->R, MM_F32,
+                    (dev_mm_act){ 0 });
+    f->d->ops->collapse(f->d, &(dev_collapse_args){ .x = r->x,
+                                                    .mix = r->hyper,
+                                                    .streams = r->streams,
+                                                    .base = l->vec[fn + 1].w,
+                                                    .scale = l->vec[fn + 2].w,
+                                                    .norm_eps = (float)c->norm_eps,
+                                                    .eps = (float)c->hyper_eps,
+                                                    .post = (float)c->hyper_post,
+                                                    .after = after,
+                                                    .T = r->R,
+                                                    .K = c->hidden,
+                                                    .n = c->hyper,
+                                                    .ldm = ld });
+}
+
+void fwd_dev_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm)
+{
+    (void)norm; /* of gates, which no device has */
+    collapse(r, l, fn, arch_hyper_width(r->c), true);
+}
+
+void fwd_dev_hyper_leave(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->spread(f->d, &(dev_spread_args){ .streams = r->streams,
+                                                .y = r->y,
+                                                .by = r->hyper + c->hyper,
+                                                .T = r->R,
+                                                .K = c->hidden,
+                                                .n = c->hyper,
+                                                .ldb = arch_hyper_width(c) });
+}
+
+void fwd_dev_hyper_end(const fwd_rows *r, const model_layer *l)
+{
+    collapse(r, l, R_HYPER_END_FN, r->c->hyper, false);
 }

@@ -139,7 +139,7 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
     if (m->proj_in.present && c->w.proj_late) project(r, m);
     if (c->ple_dim && r->ple) fwd_ple_rows(r, m, ids); /* else a device makes them */
     if (c->streams && r->streams) fwd_streams_begin(r, m);
-    if (c->hyper) fwd_hyper_begin(r);
+    if (c->hyper && r->streams) fwd_hyper_begin(r);
     if (c->asides) fwd_aside_begin(r);
     if (fwd_by_token(c)) memcpy(r->ids, ids, (size_t)r->R * sizeof *ids);
 }

@@ -104,9 +104,10 @@ typedef struct {
     float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
     float *ple_in;          /* [R, ple_dim] */
     float *streams, *first; /* [R, fwd_streams_width] beside x; AltUp: [R, hidden]: x before */
-    float *streams_row;     /* AltUp on a device: as streams; scratch */
+    float *streams_row;     /* on a device as streams, of AltUp and hyper-connections; scratch */
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
+    float *hyper_row;       /* on a device as hyper; scratch */
     float *hyper_normed, *hyper_gate, *hyper_low; /* [R, fwd_streams_width] each, [R, hyper_rank] */
     /* N-grams (forward_ngram.c): [R, heads] rows of the table; [R, ngram_dim]; [R, fwd_streams_width], [R, hidden] */
     int32_t *ngram_rows;
@@ -241,6 +242,10 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* of a layer with several streams: before it; x after attention */                                  \
     X(void, predict, (const fwd_rows *r, const model_layer *l))                                          \
     X(void, laurel, (const fwd_rows *r, const model_layer *l))                                           \
+    /* of hyper-connections: as fwd_hyper_enter, fwd_hyper_leave and fwd_hyper_end */                    \
+    X(void, hyper_enter, (const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm))        \
+    X(void, hyper_leave, (const fwd_rows *r))                                                            \
+    X(void, hyper_end, (const fwd_rows *r, const model_layer *l))                                        \
     /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                                 \
     X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                            \
     /* x as columns from `at` on of r->all [R, width] */                                                 \
@@ -351,6 +356,8 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
 void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
 /* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
+/* What becomes of an expert's gates. */
+k_act_fn fwd_experts_act(const arch_config *c);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
 /* The same beside the MLP, whose output out is; w.shortcut: to r->streams, which x takes up later. */
 void fwd_run_beside(const fwd_rows *r, const model_layer *l);

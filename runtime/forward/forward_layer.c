@@ -119,7 +119,7 @@ static void close_out(const fwd_rows *r, const model_layer *l, int64_t layer, ar
     fwd_tap_along(r, l, layer, mlp ? R_MLP_CONV : R_ATTN_CONV, r->out);
     pool_stage(r->p, STAGE_NORM);
     if (r->c->hyper)
-        fwd_hyper_leave(r);
+        r->ops->hyper_leave(r);
     else if (r->out == r->y || after)
         r->ops->join(r, post, after);
 }
@@ -323,7 +323,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     if (r->c->row->early) fwd_each(r, r->R, keep_chunk, NULL);
     if (m == MIX_NONE) return;
     if (l->ngrams) fwd_ngrams(r, l, layer, kv);
-    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN, R_HYPER_ATTN_NORM);
+    if (r->c->hyper) r->ops->hyper_enter(r, l, R_HYPER_ATTN_FN, R_HYPER_ATTN_NORM);
     if (arch_is_aside(r->c, layer))
         fwd_aside_enter(r, l);
     else
@@ -353,7 +353,7 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
     if (!r->c->layer[layer].no_mlp) close_out(r, l, layer, BRANCH_MLP);
     if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
     if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
-    if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) fwd_hyper_end(r, l);
+    if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) r->ops->hyper_end(r, l);
     if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
@@ -411,7 +411,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
     set_limits(r, layer);
-    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN, R_HYPER_MLP_NORM);
+    if (r->c->hyper) r->ops->hyper_enter(r, l, R_HYPER_MLP_FN, R_HYPER_MLP_NORM);
     if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     if (arch_is_aside(r->c, layer)) fwd_aside_clear(r);
     open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);

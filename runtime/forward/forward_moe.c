@@ -220,7 +220,7 @@ static bool all_join(const moe *m)
 }
 
 /* Of routed experts; shared ones have the model's. */
-static k_act_fn experts_act(const arch_config *c)
+k_act_fn fwd_experts_act(const arch_config *c)
 {
     return c->w.limit_experts && c->act_limit > 0 ? ACT_SILU_LIMITED : (k_act_fn)c->act;
 }
@@ -269,8 +269,8 @@ static void run_in(moe *m)
             add_out(m, &fused[e], y, 2 * F, false);
             add_job(m, x, W, n, rows, 1);
         } else {
-            add_gate(m, gate ? &gate[e] : NULL, &up[e], experts_act(c), r->expert_limit, y, F, x, W,
-                     n, rows);
+            add_gate(m, gate ? &gate[e] : NULL, &up[e], fwd_experts_act(c), r->expert_limit, y, F,
+                     x, W, n, rows);
         }
     }
     if (m->l->lin[R_SHARED_GATE_UP].present) {
@@ -305,7 +305,7 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
     for (int64_t i = row; i < row + n; i++) {
         if (i < places) {
             if (!m->joined)
-                act_row(c, experts_act(c), r->expert_limit, r->expert_in + i * 2 * F, F, mixed);
+                act_row(c, fwd_experts_act(c), r->expert_limit, r->expert_in + i * 2 * F, F, mixed);
             continue;
         }
         float *x = r->shared_in + (i - places) * 2 * S;

@@ -138,7 +138,11 @@ static int64_t beside_width(const arch_config *c)
     return (c->w.dense_beside && !c->w.shortcut) || c->row->early ? c->hidden : 0;
 }
 
-static int64_t altup_width(const arch_config *c) { return c->streams ? fwd_streams_width(c) : 0; }
+/* Of the streams that a device has. */
+static int64_t picked_width(const arch_config *c)
+{
+    return c->streams || c->hyper ? fwd_streams_width(c) : 0;
+}
 
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
@@ -175,10 +179,11 @@ static int64_t altup_width(const arch_config *c) { return c->streams ? fwd_strea
     X(ple_in, c->ple_dim)                                       \
     X(streams, fwd_streams_width(c))                            \
     X(first, c->streams ? c->hidden : 0)                        \
-    X(streams_row, which != FWD_ALL ? altup_width(c) : 0)       \
+    X(streams_row, which != FWD_ALL ? picked_width(c) : 0)      \
     X(laurel, c->laurel)                                        \
     X(norm_gate, c->norm_rank)                                  \
     X(hyper, arch_hyper_width(c))                               \
+    X(hyper_row, which != FWD_ALL ? arch_hyper_width(c) : 0)    \
     X(hyper_normed, c->hyper_rank ? fwd_streams_width(c) : 0)   \
     X(hyper_gate, c->hyper_rank ? fwd_streams_width(c) : 0)     \
     X(hyper_low, c->hyper_rank)                                 \

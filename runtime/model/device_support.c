@@ -7,8 +7,7 @@ static const struct {
     arch_role role;
     const char *what;
 } no_kernels[] = {
-    { R_HYPER_ATTN_FN, "hyper-connections" },
-    { R_HYPER_ATTN_UP, "hyper-connections" },
+    { R_HYPER_ATTN_UP, "hyper-connections with a gate for each dim" },
     { R_KEY_STEP, "scores with an addend of each key" },
     { R_PAIR_NORM, "transformers beside the residual" },
     { R_INDEX_IN_NORM, "indexers that read what a norm gives" },
@@ -80,6 +79,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
         c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
                  : c->head_dim > most || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > most;
     const char *what = no_kernel_for(c);
+    if (!what && c->hyper && !c->w.hyper_apart) what = "hyper-connections that mix streams";
     if (!what && c->index_every) what = "attention to groups of positions";
     if (!what && c->index_block) what = "attention to blocks of positions";
     if (!what && c->index_topk > DEV_TOPK_MOST) what = "attention to so many chosen positions";

@@ -27,6 +27,7 @@ static const char *not_yet(const arch_config *c)
            : arch_name_of(c, R_O_NORM) || arch_name_of(c, R_DOWN_NORM)
                ? "norms of what the last products read"
            : c->w.dense_beside   ? "experts beside an MLP"
+           : c->hyper            ? "several residual streams"
            : lends || c->ple_dim ? "layers that read more than the one before gives"
                                  : NULL;
 }

@@ -24,6 +24,8 @@ BUDGET = {
     "post_kernel": (256, 40, 64),
     "altup_kernel": (256, 64, 544),
     "gauge_kernel": (256, 40, 64),
+    "collapse_kernel": (256, 40, 64),
+    "spread_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
     "swap_kernel": (256, 40, 0),
     "widen_kernel": (256, 64, 0),

@@ -157,7 +157,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections")])
+@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections that mix streams")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
@@ -694,7 +694,7 @@ def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     assert re.match(r" [a-f]{0,2}", said[0][0]["text"]) and said[0][1]["text"] in ("never", "nowhere")
 
 
-@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2"), ("gemma4-ple", "4"), ("gemma3n", "4")])
+@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2"), ("gemma4-ple", "4"), ("gemma3n", "4"), ("hy-v4", "2")])
 def test_a_second_turn_answers_there_as_here(gpu, llmq, tmp_path, model, layers):
     """It goes on from the state, or the K and V, that the first one left at the last border of a block."""
     said = []
@@ -738,6 +738,8 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
     (ARCH / "gemma4-ple", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # K and V of another
     (ARCH / "gemma3n", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "hy-v4", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "hy-v4", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

@@ -232,6 +232,77 @@ TEST(rows_are_scaled_to_the_magnitude_of_another)
     }
 }
 
+/* The formulas of forward_hyper.c, of streams that are not mixed. */
+static void collapse_row(float *x, float *mix, const float *s, const float *base,
+                         const float *scale, int64_t n, int64_t K, bool after)
+{
+    double squares = 0, pre[DEV_STREAMS];
+    for (int64_t i = 0; i < n * K; i++)
+        squares += (double)s[i] * (double)s[i];
+    const double by = 1 / sqrt(squares / (double)(n * K) + 1e-3);
+    for (int64_t j = 0; j < (after ? 2 : 1) * n; j++) {
+        const double v = (double)mix[j] * by * (double)scale[j / n] + (double)base[j],
+                     share = 1 / (1 + exp(-v));
+        if (j < n)
+            pre[j] = share + 0.25;
+        else
+            mix[j] = (float)(1.7 * share + 0.25);
+    }
+    for (int64_t k = 0; k < K; k++) {
+        double sum = 0;
+        for (int64_t j = 0; j < n; j++)
+            sum += pre[j] * (double)s[j * K + k];
+        x[k] = (float)sum;
+    }
+}
+
+TEST(streams_become_what_a_branch_reads_and_take_what_it_gives)
+{
+    static const struct {
+        int64_t n, K;
+        bool after;
+    } cases[] = { { 1, 31, true }, { 3, 257, true }, { 4, 1024, false }, { 8, 300, true } };
+    enum { T = 3, LD = 2 * DEV_STREAMS + 1 };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const int64_t n = cases[i].n, K = cases[i].K, S = n * K;
+        rig r;
+        rig_open(&r);
+        float *x = floats(&r, T * K, 1), *mix = floats(&r, T * LD, 2), *s = floats(&r, T * S, 3),
+              *base = floats(&r, 2 * n, 4), *scale = floats(&r, 2, 5), *y = floats(&r, T * K, 6);
+        dev_collapse_args a = { .x = put(&r, x, (size_t)(T * K) * 4),
+                                .mix = put(&r, mix, (size_t)T * LD * 4),
+                                .streams = put(&r, s, (size_t)(T * S) * 4),
+                                .base = put(&r, base, (size_t)(2 * n) * 4),
+                                .scale = put(&r, scale, 2 * sizeof *scale),
+                                .norm_eps = 1e-3f,
+                                .eps = 0.25f,
+                                .post = 1.7f,
+                                .after = cases[i].after,
+                                .T = T,
+                                .K = K,
+                                .n = n,
+                                .ldm = LD };
+        float *on = put(&r, s, (size_t)(T * S) * 4);
+        ops->collapse(&r.d, &a);
+        ops->spread(&r.d, &(dev_spread_args){ .streams = on,
+                                              .y = put(&r, y, (size_t)(T * K) * 4),
+                                              .by = a.mix + n,
+                                              .T = T,
+                                              .K = K,
+                                              .n = n,
+                                              .ldb = LD });
+        for (int64_t t = 0; t < T; t++) {
+            collapse_row(x + t * K, mix + t * LD, s + t * S, base, scale, n, K, cases[i].after);
+            for (int64_t k = 0; k < S; k++)
+                s[t * S + k] += mix[t * LD + n + k / K] * y[t * K + k % K];
+        }
+        check_near(&r, a.x, x, T * K, S, "what a branch reads");
+        check_near(&r, a.mix, mix, T * LD, S, "factors on what it gives");
+        check_near(&r, on, s, T * S, S, "streams after it");
+        rig_close(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -241,5 +312,6 @@ int main(int argc, char **argv)
     RUN(gates_are_cut_by_what_their_row_is_like);
     RUN(streams_are_predicted_and_corrected_as_on_the_cpu);
     RUN(rows_are_scaled_to_the_magnitude_of_another);
+    RUN(streams_become_what_a_branch_reads_and_take_what_it_gives);
     return check_end();
 }

@@ -62,6 +62,7 @@ static const struct {
     { "jamba", "the same and experts", false, true },
     { "lfm2", "short convolutions", false, false },
     { "gemma3n", "several residual streams, Laurel, gates that are cut", true, false },
+    { "hy-v4", "hyper-connections, chosen positions, limits on routed experts", false, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 

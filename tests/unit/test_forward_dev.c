@@ -219,7 +219,7 @@ TEST(batch_chunks_and_blocks_change_no_byte)
                    { "qwen3-next", IDS },       { "falcon-mamba", IDS },
                    { "gemma4-ple", IDS },       { "mimo-v2-flash", IDS },
                    { "deepseek-v32", IDS },     { "glm-moe-dsa", INDEX_IDS },
-                   { "gemma3n", WINDOW_IDS } };
+                   { "gemma3n", WINDOW_IDS },   { "hy-v4", INDEX_IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -266,8 +266,8 @@ TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
     static const struct {
         const char *name;
         int64_t layers; /* on the device; 0: all */
-    } cases[] = { { "ministral", 0 }, { "gemma4-ple", 0 },   { "gemma4-ple", 4 },
-                  { "laguna", 0 },    { "deepseek-v32", 0 }, { "gemma3n", 0 } };
+    } cases[] = { { "ministral", 0 },    { "gemma4-ple", 0 }, { "gemma4-ple", 4 }, { "laguna", 0 },
+                  { "deepseek-v32", 0 }, { "gemma3n", 0 },    { "hy-v4", 0 },      { "hy-v4", 1 } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const char *name = cases[i].name;
         const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
@@ -493,6 +493,8 @@ static const struct {
     { "qwen3-next", 2, IDS, false },
     { "mamba2", 1, IDS, false },
     { "gemma4-ple", 4, IDS, false },
+    { "hy-v4", 1, IDS, false },
+    { "hy-v4", 2, IDS, true },
 };
 
 TEST(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none)
@@ -630,7 +632,7 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
                                          "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks",
                                          "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash",
-                                         "glm-moe-dsa",     "gemma3n" };
+                                         "glm-moe-dsa",     "gemma3n",       "hy-v4" };
     if (check_real_gpu("memory comes in pieces of 2 MiB")) return;
     for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
         const char *name = names[i / 2];

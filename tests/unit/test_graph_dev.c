@@ -90,6 +90,8 @@ static const struct {
       KV_F32, 0, NULL, false },
     { "gemma3n", "several residual streams, gates that are cut", MM_F32, KV_F32, 0, NULL, false },
     { "gemma3n", "the same in bf16", MM_BF16, KV_BF16, 0, NULL, true },
+    { "hy-v4", "hyper-connections, chosen positions", MM_F32, KV_F32, 0, NULL, false },
+    { "hy-v4", "the same, of which the CPU has a layer", MM_BF16, KV_BF16, 2, NULL, true },
     { "mimo-v2-flash", "two kinds of layers", MM_BF16, KV_BF16, 0, NULL, true },
     { "lfm2", "short convolutions, some layers on the CPU", MM_F32, KV_F32, 2, NULL, true },
 };

@@ -215,7 +215,9 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
 }
 
 /* Of those that belong to no layer: the rest stays on the host. */
-static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD_NORM, R_HEAD, R_STREAM_OUT },
+static const arch_role behind[] = { R_FINAL_NORM,     R_PROJ_OUT,       R_HEAD_NORM,
+                                    R_HEAD,           R_STREAM_OUT,     R_HYPER_END_FN,
+                                    R_HYPER_END_BASE, R_HYPER_END_SCALE },
                        before[] = { R_EMBED, R_EMBED_NORM },
                        beside[] = { R_PLE_PROJ,       R_PLE_NORM,        R_STREAM_IN,
                                     R_MTP_EMBED_NORM, R_MTP_HIDDEN_NORM, R_MTP_EACH_NORM,
