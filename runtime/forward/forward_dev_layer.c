@@ -771,6 +771,12 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     const fwd_dev_ctx *f = r->self;
     const int64_t T = r->R, K = r->c->hidden;
     const bool apart = r->out == r->y, normed = after && after->w;
+    if (apart && post->w && !normed) {
+        dev_post_args to = fwd_dev_post_of(r, r->x, post);
+        to.by = (float)r->c->residual_scale;
+        f->d->ops->post(f->d, &to);
+        return;
+    }
     dev_norm_args a = fwd_dev_norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
     a.add = apart ? r->y : NULL;
     a.factor = (float)r->c->residual_scale;
