@@ -330,3 +330,16 @@ size_t dev_topk_scratch(int64_t longest, int64_t topk, int64_t n_rows)
     return (size_t)(dev_topk_rows(longest, topk, n_rows) * dev_topk_row(n, longest, topk)) *
            sizeof(uint32_t);
 }
+
+int64_t dev_topk_blocks_rows(int64_t longest, int64_t block, int64_t H, int64_t n_rows)
+{
+    const int64_t fit =
+        DEV_TOPK_BYTES / (int64_t)sizeof(uint32_t) / (H * lq_ceil_div(longest, block));
+    return fit < 1 ? 1 : fit < n_rows ? fit : n_rows;
+}
+
+size_t dev_topk_blocks_scratch(int64_t longest, int64_t block, int64_t H, int64_t n_rows)
+{
+    const int64_t rows = dev_topk_blocks_rows(longest, block, H, n_rows);
+    return (size_t)(rows * H * lq_ceil_div(longest, block)) * sizeof(uint32_t);
+}

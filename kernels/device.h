@@ -403,7 +403,7 @@ enum { DEV_ATTN_LATENT_WIDTH = 576, DEV_ATTN_LATENT_VALUES = 512 };
  * at most (expm1(2 d)
  * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
  * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides.
- * DEV_ATTN_LATENT: the same of latents, or of wide heads, and any number of rows, in splits of
+ * DEV_ATTN_LATENT: the same of latents, wide heads, or lists of keys, and any number of rows, in splits of
  * ATTN_SPLIT keys, or none (dev_attn_split). */
 typedef enum {
     DEV_ATTN_EXACT,
@@ -490,6 +490,28 @@ typedef struct {
     void *scratch;
     int32_t *chosen; /* [., topk], by the rows of q */
 } dev_topk_args;
+
+enum {
+    DEV_TOPK_BLOCK = 256, /* positions of a block at most */
+    DEV_TOPK_BLOCKS = 256 /* that are chosen at most */
+};
+
+/* kernels/topk_blocks.h's choice, to the bit; likewise. scratch: dev_topk_blocks_scratch. */
+typedef struct {
+    const float *q; /* [., H * D] rotated */
+    const uint8_t *k;
+    size_t block_stride;
+    int block_size;
+    kv_dtype dtype;
+    int64_t H, D, block, topk, local;
+    int64_t longest;
+    const dev_key_row *rows;
+    int64_t n_rows;
+    const int32_t *tables;
+    void *scratch;
+    int32_t *chosen;   /* [., H, topk * block], by the rows of q */
+    int32_t *n_chosen; /* [., H] */
+} dev_topk_blocks_args;
 
 /* Blocks of a cache of codes as bf16, one after the other, for DEV_ATTN_WIDE: of block i of to the keys
  * [Hkv, block_size, D], then the values [Hkv, block_size, Dv]. A number is its code times its row's scale,
@@ -782,6 +804,9 @@ static inline size_t dev_draw_scratch(int64_t n)
 size_t dev_topk_scratch(int64_t longest, int64_t topk, int64_t n_rows);
 int64_t dev_topk_rows(int64_t longest, int64_t topk, int64_t n_rows);
 int64_t dev_topk_row(int64_t n[2], int64_t longest, int64_t topk);
+/* Of dev_topk_blocks_args likewise; a row has one score of each head and block. */
+size_t dev_topk_blocks_scratch(int64_t longest, int64_t block, int64_t H, int64_t n_rows);
+int64_t dev_topk_blocks_rows(int64_t longest, int64_t block, int64_t H, int64_t n_rows);
 /* How many of n keys, more than a part, are left where each part keeps its topk: those are chosen from next. */
 LQ_INLINE int64_t dev_topk_left(int64_t n, int64_t topk)
 {
@@ -861,6 +886,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(size_t, attn_scratch, (const dev_attn_args *a))                                               \
     X(void, attn, (dev * d, const dev_attn_args *a))                                                \
     X(void, topk, (dev * d, const dev_topk_args *a))                                                \
+    X(void, topk_blocks, (dev * d, const dev_topk_blocks_args *a))                                  \
     X(void, widen, (dev * d, const dev_widen_args *a))                                              \
     X(void, conv, (dev * d, const dev_conv_args *a))                                                \
     X(void, rates, (dev * d, const dev_rates_args *a))                                              \

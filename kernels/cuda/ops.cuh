@@ -29,6 +29,7 @@ void CU_NAME(lora)(dev *d, const dev_lora_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(topk)(dev *d, const dev_topk_args *a);
+void CU_NAME(topk_blocks)(dev *d, const dev_topk_blocks_args *a);
 void CU_NAME(widen)(dev *d, const dev_widen_args *a);
 void CU_NAME(conv)(dev *d, const dev_conv_args *a);
 void CU_NAME(rates)(dev *d, const dev_rates_args *a);

@@ -1,5 +1,5 @@
-/* kernels/cuda/topk.cu - the keys of the paged cache that an indexer scores best: kernels/topk.c's choice, to
- * the bit.
+/* kernels/cuda/topk.cu - the keys of the paged cache that an indexer scores best, and blocks of them: the choices of
+ * kernels/topk.c and topk_blocks.c, to the bit.
  *
  *   score   grid: blocks that share a row's keys, KEYS at a time x rows of a wave. 128 threads make
  *           the products of HEADS heads of q and KEYS keys, a thread 8 x 4 of them, over d in order:
@@ -15,13 +15,16 @@
  *           order. The topk-th greatest is found bit by bit, by counting those that are no less; it ends
  *           early where they are topk. What is greater, and as many of what is equal as there is room for,
  *           the first of them, goes out in order. What several parts leave is picked from again.
+ *   score, pick of blocks   the same: a thread makes the products of FEW heads and two keys, and a
+ *           warp finds the best of a block and head; a row and head has one block of threads
+ *           that picks from all of its scores, and writes the positions of what it picked.
  *
  * Rows are taken in waves whose scores fit the scratch. A row of no more than topk keys is not
  * scored: all are chosen. How many launches there are, and their blocks, depends on the number of rows and the
  * longest sequence that may come, not on the lengths.
  *
- * Shared memory: two steps, or one number of each head and key, 17408 B; counts of warps, 128 B and sums of
- * warps, 128 B. */
+ * Shared memory: two steps, or one number of each head and key, 17408 B, of blocks 34304 B; counts of warps, 128 B and
+ * sums of warps, 128 B, and what was picked, 1024 B. */
 #include "kernels/cuda/attn.cuh"
 
 #include <assert.h>
@@ -35,12 +38,16 @@ inline namespace CU_NAME(topk_cu)
         STEP = 32,
         PITCH = KEYS + 4,
         SCORERS = 128,
+        TILE = 2 * SCORERS, /* keys of blocks at a time, and their pitch */
+        TILE_PITCH = TILE + 4,
+        FEW = 8,  /* heads of them */
         FILL = 8, /* blocks for each multiprocessor: more than there are at a time */
         PICKERS = 512,
         WARPS = PICKERS / CU_WARP,
         EACH = DEV_TOPK_PART / PICKERS
     };
     static_assert((int)KEYS == (int)HEADS && (int)HEADS <= 2 * (int)STEP, "one place for both");
+    static_assert((int)FEW <= (int)STEP && (int)DEV_TOPK_BLOCK <= (int)TILE, "one place for both");
 
     /* Numbers 4 i .. 4 i + 3 of a row of D, zeros behind its end. */
     __device__ __forceinline__ float4 four_of(G<const uint8_t> row, int i, int D, kv_dtype d)
@@ -64,12 +71,12 @@ inline namespace CU_NAME(topk_cu)
     }
 
     /* Four numbers of a step to column `at`. */
-    __device__ __forceinline__ void put_four(S<float> to, const float4 &x, int i, int at)
+    __device__ __forceinline__ void put_four(S<float> to, int pitch, const float4 &x, int i, int at)
     {
-        to[4 * i * PITCH + at] = x.x;
-        to[(4 * i + 1) * PITCH + at] = x.y;
-        to[(4 * i + 2) * PITCH + at] = x.z;
-        to[(4 * i + 3) * PITCH + at] = x.w;
+        to[4 * i * pitch + at] = x.x;
+        to[(4 * i + 1) * pitch + at] = x.y;
+        to[(4 * i + 2) * pitch + at] = x.z;
+        to[(4 * i + 3) * pitch + at] = x.w;
     }
 
     /* As topk.c's. */
@@ -86,27 +93,53 @@ inline namespace CU_NAME(topk_cu)
         G<const uint8_t> k;
         G<const int32_t> table;
         int64_t last; /* key */
-        int row_bytes;
+        size_t block_stride;
+        kv_dtype dtype;
+        int block_size, H, D, row_bytes;
     };
 
-    /* Dims d0 .. of KEYS keys from pos on, and of HEADS heads from h0 on, by d; zeros where there are none. */
-    __device__ __forceinline__ void load_step(S<float> ks, S<float> qs, const dev_topk_args &a,
-                                              const scored &r, int64_t pos, int h0, int d0)
+    template <class A>
+    __device__ __forceinline__ scored scored_by(const A &a, const dev_key_row &r, int row_bytes)
     {
-        const int D = (int)a.D;
-        for (int i = threadIdx.x; i < KEYS * STEP / 4; i += SCORERS) {
-            const int at = i / (STEP / 4), f = i % (STEP / 4), h = h0 + at;
+        return { G<const float>(a.q) + r.row * a.H * a.D,
+                 G<const uint8_t>(a.k),
+                 G<const int32_t>(a.tables) + r.table,
+                 r.pos,
+                 a.block_stride,
+                 a.dtype,
+                 a.block_size,
+                 (int)a.H,
+                 (int)a.D,
+                 row_bytes };
+    }
+
+    /* Dims d0 .. of N keys from pos on, or of M heads from h0 on, by d; zeros where there are none. */
+    template <int N>
+    __device__ __forceinline__ void load_keys(S<float> to, int pitch, const scored &r, int64_t pos,
+                                              int d0)
+    {
+        for (int i = threadIdx.x; i < N * STEP / 4; i += SCORERS) {
+            const int at = i / (STEP / 4), f = i % (STEP / 4);
             const int64_t p = pos + at;
-            float4 x = { 0, 0, 0, 0 }, y = { 0, 0, 0, 0 };
+            float4 x = { 0, 0, 0, 0 };
             if (p <= r.last) {
-                const int64_t block = r.table[p / a.block_size];
+                const int64_t block = r.table[p / r.block_size];
                 x = four_of(r.k +
-                                (block * (int64_t)a.block_stride + p % a.block_size * r.row_bytes),
-                            d0 / 4 + f, D, a.dtype);
+                                (block * (int64_t)r.block_stride + p % r.block_size * r.row_bytes),
+                            d0 / 4 + f, r.D, r.dtype);
             }
-            if (h < a.H) y = four_of(r.q + h * a.D, d0 / 4 + f, D);
-            put_four(ks, x, f, at);
-            put_four(qs, y, f, at);
+            put_four(to, pitch, x, f, at);
+        }
+    }
+    template <int M>
+    __device__ __forceinline__ void load_heads(S<float> to, int pitch, const scored &r, int h0,
+                                               int d0)
+    {
+        for (int i = threadIdx.x; i < M * STEP / 4; i += SCORERS) {
+            const int at = i / (STEP / 4), f = i % (STEP / 4), h = h0 + at;
+            float4 x = { 0, 0, 0, 0 };
+            if (h < r.H) x = four_of(r.q + h * r.D, d0 / 4 + f, r.D);
+            put_four(to, pitch, x, f, at);
         }
     }
 
@@ -118,8 +151,7 @@ inline namespace CU_NAME(topk_cu)
         const int t = threadIdx.x, ty = t / 16, tx = t % 16;
         cu_follow();
         const dev_key_row own = G<const dev_key_row>(a.rows)[first + blockIdx.y];
-        const scored r = { G<const float>(a.q) + own.row * a.H * a.D, G<const uint8_t>(a.k),
-                           G<const int32_t>(a.tables) + own.table, own.pos, row_bytes };
+        const scored r = scored_by(a, own, row_bytes);
         const G<const float> weight = G<const float>(a.weight) + own.row * a.H;
         if (r.last < a.topk) return;
         for (int64_t pos = (int64_t)blockIdx.x * KEYS; pos <= r.last;
@@ -129,7 +161,8 @@ inline namespace CU_NAME(topk_cu)
                 float sum[8][4] = {};
                 for (int d0 = 0; d0 < a.D; d0 += STEP) {
                     __syncthreads(); /* the step before was read, or what was added up */
-                    load_step(ks, qs, a, r, pos, h0, d0);
+                    load_keys<KEYS>(ks, PITCH, r, pos, d0);
+                    load_heads<HEADS>(qs, PITCH, r, h0, d0);
                     __syncthreads();
 #pragma unroll 4
                     for (int d = 0; d < STEP; d++) {
@@ -205,17 +238,13 @@ inline namespace CU_NAME(topk_cu)
     }
 
     /* The greatest number that no fewer than k of the block's are no less than; or, where exactly k are, one
-     * that leaves as many. */
-    __device__ __forceinline__ uint32_t least_of(const uint32_t(&x)[EACH], int64_t k, S<int> counts)
+     * that leaves as many. own(x): of this thread's those that are no less than x. */
+    template <class F> __device__ __forceinline__ uint32_t least_of(int64_t k, S<int> counts, F own)
     {
         uint32_t least = 0;
         for (int bit = 31, half = 0; bit >= 0; bit--, half = 1 - half) {
             const uint32_t next = least | 1u << bit;
-            int own = 0;
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                own += x[i] >= next;
-            const int n = count(counts, own, half);
+            const int n = count(counts, own(next), half);
             if (n >= k) least = next;
             if (n == k) break;
         }
@@ -258,7 +287,15 @@ inline namespace CU_NAME(topk_cu)
             x[i + 3] = own + i + 3 < here ? four.w : 0;
         }
         const bool all = here <= a.topk, last = n <= DEV_TOPK_PART;
-        const uint32_t least = all ? 0 : least_of(x, a.topk, counts);
+        uint32_t least = 0;
+        if (!all)
+            least = least_of(a.topk, counts, [&](uint32_t next) {
+                int no_less = 0;
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    no_less += x[i] >= next;
+                return no_less;
+            });
         int64_t greater = 0, equal = 0, sum;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -284,19 +321,138 @@ inline namespace CU_NAME(topk_cu)
         }
     }
 
+    /* ---- blocks ---- */
+
+    /* order [., H, stride], by the rows of the wave: the best score of each block that the row sees. */
+    __global__ void __launch_bounds__(SCORERS) block_score_kernel(
+        G<uint32_t> order, dev_topk_blocks_args a, int row_bytes, int64_t first, int64_t stride)
+    {
+        CU_SHARED(float, ks, STEP *TILE_PITCH);
+        CU_SHARED(float, qs, STEP *FEW);
+        const S<uint32_t> tile = cu_as<uint32_t>(ks); /* [FEW][TILE] */
+        const int t = threadIdx.x, lane = t % CU_WARP, each = (int)a.block, per = TILE / each;
+        cu_follow();
+        const dev_key_row own = G<const dev_key_row>(a.rows)[first + blockIdx.y];
+        const scored r = scored_by(a, own, row_bytes);
+        const int blocks = (int)(r.last / each) + 1;
+        if (blocks <= a.topk) return;
+        for (int b0 = (int)blockIdx.x * per; b0 < blocks; b0 += (int)gridDim.x * per) {
+            const int64_t pos = (int64_t)b0 * each;
+            for (int h0 = 0; h0 < r.H; h0 += FEW) {
+                float sum[FEW][2] = {};
+                for (int d0 = 0; d0 < r.D; d0 += STEP) {
+                    __syncthreads(); /* the step before was read, or the tile */
+                    load_keys<TILE>(ks, TILE_PITCH, r, pos, d0);
+                    load_heads<FEW>(qs, FEW, r, h0, d0);
+                    __syncthreads();
+#pragma unroll 4
+                    for (int d = 0; d < STEP; d++) {
+                        const float2 k = cu_ld<float2>(ks + (d * TILE_PITCH + 2 * t));
+                        const float4 q0 = cu_ld<float4>(qs + d * FEW),
+                                     q1 = cu_ld<float4>(qs + (d * FEW + 4));
+                        const float x[FEW] = { q0.x, q0.y, q0.z, q0.w, q1.x, q1.y, q1.z, q1.w };
+#pragma unroll
+                        for (int h = 0; h < FEW; h++) {
+                            sum[h][0] = fmaf(x[h], k.x, sum[h][0]);
+                            sum[h][1] = fmaf(x[h], k.y, sum[h][1]);
+                        }
+                    }
+                }
+                __syncthreads(); /* keys are done with */
+#pragma unroll
+                for (int h = 0; h < FEW; h++) {
+                    tile[h * TILE + 2 * t] = order_of(sum[h][0]);
+                    tile[h * TILE + 2 * t + 1] = order_of(sum[h][1]);
+                }
+                __syncthreads();
+                for (int i = t / CU_WARP; i < FEW * per; i += SCORERS / CU_WARP) {
+                    const int h = i / per, b = i % per;
+                    uint32_t best = 0;
+                    if (h0 + h >= r.H || b0 + b >= blocks) continue; /* all lanes alike */
+                    for (int j = b * each + lane; j < (b + 1) * each && pos + j <= r.last;
+                         j += CU_WARP) {
+                        const uint32_t o = tile[h * TILE + j];
+                        best = o > best ? o : best;
+                    }
+                    for (int m = CU_WARP / 2; m; m /= 2) {
+                        const uint32_t o = (uint32_t)cu_shfl_long(best, lane ^ m);
+                        best = o > best ? o : best;
+                    }
+                    if (lane == 0)
+                        order[((int64_t)blockIdx.y * r.H + h0 + h) * stride + b0 + b] = best;
+                }
+            }
+        }
+    }
+
+    __global__ void __launch_bounds__(PICKERS) block_pick_kernel(
+        G<const uint32_t> order, dev_topk_blocks_args a, int64_t first, int64_t stride)
+    {
+        CU_SHARED(int, counts, 2 * WARPS);
+        CU_SHARED(int64_t, sums, WARPS);
+        CU_SHARED(int, picked, DEV_TOPK_BLOCKS);
+        const int t = threadIdx.x, each = (int)a.block, most = (int)a.topk;
+        cu_follow();
+        const dev_key_row r = G<const dev_key_row>(a.rows)[first + blockIdx.y];
+        const int64_t list = r.row * a.H + blockIdx.x;
+        const int blocks = r.pos / each + 1;
+        const bool all = blocks <= most; /* all threads alike */
+        int n = r.pos + 1;
+        if (!all) {
+            const G<const uint32_t> from = order + (blockIdx.y * a.H + blockIdx.x) * stride;
+            const int share = (blocks + PICKERS - 1) / PICKERS, near = blocks - (int)a.local,
+                      begin = t * share < blocks ? t * share : blocks,
+                      end = begin + share < blocks ? begin + share : blocks;
+            const uint32_t least = least_of(most, counts, [&](uint32_t next) {
+                int no_less = 0;
+                for (int b = begin; b < end; b++)
+                    no_less += b >= near || from[b] >= next;
+                return no_less;
+            });
+            int64_t greater = 0, equal = 0, sum;
+            for (int b = begin; b < end; b++) {
+                const uint32_t o = b >= near ? 0xffffffffu : (uint32_t)from[b];
+                greater += o > least;
+                equal += o == least;
+            }
+            const int64_t ahead = before(sums, greater << 32 | equal, &sum),
+                          room = most - (sum >> 32);
+            equal = ahead & 0xffffffff;
+            int at = (int)(ahead >> 32) + (int)(equal < room ? equal : room);
+            for (int b = begin; b < end; b++) {
+                const uint32_t o = b >= near ? 0xffffffffu : (uint32_t)from[b];
+                if (o < least || (o == least && equal++ >= room)) continue;
+                picked[at++] = b;
+            }
+            __syncthreads();
+            n = most * each;
+            if (picked[most - 1] == blocks - 1) n -= blocks * each - (r.pos + 1);
+        }
+        const G<int32_t> chosen = G<int32_t>(a.chosen) + list * a.topk * a.block;
+        for (int i = t; i < n; i += PICKERS)
+            chosen[i] = all ? i : (int)picked[i / each] * each + i % each;
+        if (t == 0) G<int32_t>(a.n_chosen)[list] = n;
+    }
+
+    /* Blocks that share a row's scores, of as many pieces. */
+    int64_t sharers(const dev *d, int64_t pieces, int64_t rows)
+    {
+        const int64_t share = lq_ceil_div(FILL * (int64_t)d->n_sm, rows);
+        return share < pieces ? share : pieces;
+    }
+
     /* A wave's scores, then what is left of them in turns. */
     void wave(dev * d, const dev_topk_args *a, int64_t first, int64_t rows)
     {
         int64_t left[2], most = a->longest;
-        const int64_t stride = lq_ceil_div(most, 4) * 4, tiles = lq_ceil_div(most, KEYS),
-                      share = lq_ceil_div(FILL * (int64_t)d->n_sm, rows);
+        const int64_t stride = lq_ceil_div(most, 4) * 4, tiles = lq_ceil_div(most, KEYS);
         uint32_t *const order = (uint32_t *)a->scratch, *rest = order + rows * stride;
         dev_topk_row(left, most, a->topk);
         scores from = { order, NULL, stride };
         if (most > a->topk)
             CU_FOLLOW(d, "topk score", score_kernel,
-                      dim3((unsigned)(share < tiles ? share : tiles), (unsigned)rows), SCORERS, 0,
-                      order, *a, (int)attn_kv_row_bytes(a->dtype, a->D), first, stride);
+                      dim3((unsigned)sharers(d, tiles, rows), (unsigned)rows), SCORERS, 0, order,
+                      *a, (int)attn_kv_row_bytes(a->dtype, a->D), first, stride);
         for (int turn = 0;; turn++) {
             const scores to = {
                 rest + turn % 2 * 2 * rows * left[0],
@@ -320,4 +476,24 @@ void CU_NAME(topk)(dev *d, const dev_topk_args *a)
     assert(a->topk <= DEV_TOPK_MOST && (a->D % 4 == 0 || attn_kv_head(a->dtype) == 0));
     for (int64_t first = 0; first < a->n_rows; first += rows)
         wave(d, a, first, a->n_rows - first < rows ? a->n_rows - first : rows);
+}
+
+void CU_NAME(topk_blocks)(dev *d, const dev_topk_blocks_args *a)
+{
+    const int64_t stride = lq_ceil_div(a->longest, a->block),
+                  units = lq_ceil_div(stride, TILE / a->block);
+    int64_t rows = dev_topk_blocks_rows(a->longest, a->block, a->H, a->n_rows);
+    if (rows > CU_ROWS) rows = CU_ROWS;
+    assert(a->block <= DEV_TOPK_BLOCK && a->topk <= DEV_TOPK_BLOCKS && a->local <= a->topk);
+    assert(a->D % 4 == 0 || attn_kv_head(a->dtype) == 0);
+    for (int64_t first = 0; first < a->n_rows; first += rows) {
+        const int64_t n = a->n_rows - first < rows ? a->n_rows - first : rows;
+        uint32_t *const order = (uint32_t *)a->scratch;
+        if (stride > a->topk)
+            CU_FOLLOW(d, "topk block score", block_score_kernel,
+                      dim3((unsigned)sharers(d, units, n), (unsigned)n), SCORERS, 0, order, *a,
+                      (int)attn_kv_row_bytes(a->dtype, a->D), first, stride);
+        CU_FOLLOW(d, "topk block pick", block_pick_kernel, dim3((unsigned)a->H, (unsigned)n),
+                  PICKERS, 0, order, *a, first, stride);
+    }
 }

@@ -57,6 +57,8 @@ BUDGET = {
     "decode_kernel": (128, 255, 4112),  # two blocks, of WIDTH = 256 one
     "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
     "merge_kernel": (128, 80, 0),      # six blocks
+    "block_score_kernel": (128, 128, 34304),  # three blocks on parts of 99 KiB
+    "block_pick_kernel": (512, 64, 1280),     # two blocks
     "score_kernel": (128, 128, 17408),  # four blocks
     "pick_kernel": (512, 128, 256),     # one block
     "draw_kernel": (512, 128, 0),      # one block

@@ -1,6 +1,7 @@
 /* tests/unit/test_dev_topk.c - a device table's choice of keys against the CPU's, to the bit, and attention to
  * lists of positions: the CPU's bits, or those of the same keys side by side in a cache. */
 #include "kernels/topk.h"
+#include "kernels/topk_blocks.h"
 #include "tests/support/devrig.h"
 
 typedef struct {
@@ -191,6 +192,113 @@ TEST(the_device_chooses_the_keys_that_the_cpu_does)
     if (check_hard()) one_choice(&long_choice, 0);
 }
 
+/* Of the cache and rows of a choice, whose topk is of blocks. */
+typedef struct {
+    choice c;
+    int64_t block, local;
+} block_choice;
+
+static const block_choice block_choices[] = {
+    { { "fewer blocks than chosen", 2, 16, 4, KV_F32, 16, false, { { 0, 9 }, { 11, 2 } } }, 3, 1 },
+    { { "as many as are chosen, and one more", 2, 6, 2, KV_BF16, 8, false, { { 4, 3 }, { 7, 2 } } },
+      3,
+      1 },
+    { { "blocks of 128, a row over an end",
+        4,
+        128,
+        3,
+        KV_BF16,
+        16,
+        false,
+        { { 638, 3 }, { 383, 2 } } },
+      128,
+      1 },
+    { { "equal scores, two blocks near", 3, 16, 5, KV_F32, 16, true, { { 200, 3 }, { 50, 1 } } },
+      7,
+      2 },
+    { { "more heads than at a time", 19, 12, 3, KV_F16, 32, false, { { 300, 2 }, { 95, 1 } } },
+      20,
+      1 },
+    { { "blocks of one, none near", 1, 8, 6, KV_F32, 8, false, { { 1500, 1 }, { 5, 2 } } }, 1, 0 },
+    { { "blocks as large as a tile, int8", 2, 36, 2, KV_I8, 16, false, { { 700, 1 }, { 511, 2 } } },
+      256,
+      1 },
+};
+
+static void one_block_choice(const block_choice *b, int64_t more)
+{
+    const choice *c = &b->c;
+    paged o;
+    uint64_t seed = 5;
+    paged_open(&o, c);
+    rig *r = &o.r;
+    const int64_t nq = o.T * c->H * c->D, each = c->topk * b->block, lists = o.T * c->H,
+                  longest = o.longest + more;
+    const size_t bytes = (size_t)(lists * each) * 4;
+    float *q = lq_push(&r->a, (size_t)nq * 4);
+    int32_t *want = lq_push(&r->a, bytes), *got = lq_push(&r->a, bytes),
+            *n_want = lq_push(&r->a, (size_t)lists * 4), *n_got = lq_push(&r->a, (size_t)lists * 4);
+    fill_row(q, nq, &seed);
+    for (int64_t i = 0; i < nq && c->even; i++)
+        q[i] = 1;
+    memset(want, 0xff, bytes);
+    memset(got, 0xff, bytes);
+    lq_arena scratch;
+    lq_arena_init(&scratch, topk_blocks_scratch_bytes(c->H, c->D, b->block, o.longest, 1), NULL);
+    const topk_blocks_args twin = { .q = q,
+                                    .k = o.cache,
+                                    .block_stride = o.stride,
+                                    .block_size = c->block_size,
+                                    .dtype = c->dtype,
+                                    .H = c->H,
+                                    .D = c->D,
+                                    .block = b->block,
+                                    .topk = c->topk,
+                                    .local = b->local,
+                                    .seqs = o.seqs,
+                                    .n_seqs = SEQS,
+                                    .chosen = want,
+                                    .n_chosen = n_want };
+    topk_blocks_run(&twin, &scratch, NULL);
+    lq_arena_free(&scratch);
+    const dev_topk_blocks_args a = {
+        .q = put(r, q, (size_t)nq * 4),
+        .k = put(r, o.cache, o.bytes),
+        .block_stride = o.stride,
+        .block_size = c->block_size,
+        .dtype = c->dtype,
+        .H = c->H,
+        .D = c->D,
+        .block = b->block,
+        .topk = c->topk,
+        .local = b->local,
+        .longest = longest,
+        .rows = put(r, key_rows(&o), (size_t)o.T * sizeof *a.rows),
+        .n_rows = o.T,
+        .tables = put(r, o.tables, (size_t)(SEQS * o.per_seq) * 4),
+        .scratch = put(r, NULL, dev_topk_blocks_scratch(longest, b->block, c->H, o.T)),
+        .chosen = put(r, got, bytes),
+        .n_chosen = put(r, NULL, (size_t)lists * 4)
+    };
+    ops->topk_blocks(&r->d, &a);
+    if (get(r, got, a.chosen, bytes, c->why) &&
+        get(r, n_got, a.n_chosen, (size_t)lists * 4, c->why))
+        for (int64_t l = 0; l < lists; l++)
+            CHECK(n_got[l] == n_want[l] &&
+                      memcmp(got + l * each, want + l * each, (size_t)n_want[l] * 4) == 0,
+                  "%s, room for %d: list %d of %d positions, not %d, or others", c->why,
+                  (int)longest, (int)l, (int)n_got[l], (int)n_want[l]);
+    rig_close(r);
+}
+
+TEST(the_device_chooses_the_blocks_that_the_cpu_does)
+{
+    for (size_t i = 0; i < LQ_COUNT(block_choices); i++) {
+        one_block_choice(&block_choices[i], 0);
+        one_block_choice(&block_choices[i], 777);
+    }
+}
+
 /* A row's scratch is more than its scores, and a wave's no more than DEV_TOPK_BYTES unless a row's is. */
 TEST(scratch_of_a_choice_is_bounded)
 {
@@ -206,6 +314,8 @@ TEST(scratch_of_a_choice_is_bounded)
         CHECK(n[0] == 0 || n[0] >= 2048, "%d keys: %d left", (int)lengths[i], (int)n[0]);
     }
     CHECK(dev_topk_scratch(100, 10, 3) == 3 * 400, "rows of 100 keys");
+    CHECK(dev_topk_blocks_scratch(129, 128, 4, 5) == 5 * 4 * 2 * 4, "rows of two blocks");
+    CHECK(dev_topk_blocks_scratch(1 << 20, 128, 4, 1 << 16) == DEV_TOPK_BYTES, "many rows");
 }
 
 typedef struct {
@@ -405,6 +515,7 @@ int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(the_device_chooses_the_keys_that_the_cpu_does);
+    RUN(the_device_chooses_the_blocks_that_the_cpu_does);
     RUN(scratch_of_a_choice_is_bounded);
     RUN(attention_to_lists_is_the_cpus);
     return check_end();
