@@ -610,6 +610,7 @@ const fwd_ops fwd_cpu = {
     .clear = clear,
     .join = join,
     .mla = fwd_run_mla,
+    .index = fwd_index_products,
     .values = fwd_run_values,
     .moe = fwd_run_moe,
     .beside = fwd_run_beside,

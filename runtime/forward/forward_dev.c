@@ -251,6 +251,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
         const kv_dtype t = kv_of(k->dtype, true);
         of->few = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW);
         of->many = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW + 1);
+        if (of->chosen && of->few != DEV_ATTN_EXACT)
+            of->few = of->many = DEV_ATTN_LATENT; /* lists */
     }
     fwd_dev_widen_open(f);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);

@@ -247,6 +247,7 @@ void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs);
 mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l);
 mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l);
 void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l);
+void fwd_dev_index_products(const fwd_rows *r, const model_layer *l); /* the table's index */
 void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
 void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which);
 

@@ -29,7 +29,10 @@ size_t fwd_dev_index_stage(const fwd_dev_ctx *f, const fwd_opts *o)
 
 size_t fwd_dev_index_bytes(const fwd_dev_ctx *f, const arch_config *c, const fwd_opts *o)
 {
-    return arch_indexed(c) ? dev_topk_scratch(f->longest, c->index_topk, o->max_rows) : 0;
+    if (!arch_indexed(c)) return 0;
+    if (c->index_block)
+        return dev_topk_blocks_scratch(f->longest, c->index_block, c->index_heads, o->max_rows);
+    return dev_topk_scratch(f->longest, c->index_topk, o->max_rows);
 }
 
 /* ---- a step ---- */
@@ -69,27 +72,49 @@ void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l)
     fwd_dev_product(r, &w, NULL, false, r->h, r->c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
 }
 
+void fwd_dev_index_products(const fwd_rows *r, const model_layer *l)
+{
+    const mm_out of[] = { fwd_dev_index_key(r, l), fwd_dev_index_query(r, l) };
+    fwd_dev_products(r, of, 2, r->h, r->c->hidden, r->R, r->acts);
+}
+
 /* The indexer's keys of block 0. */
 static uint8_t *keys_of(const fwd_rows *r, const fwd_kv *kv)
 {
     return kv->v + kv_value_bytes(r->c, kv->block_size, kv->dtype);
 }
 
-void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
+/* MiniMax M3's are as the model's other norms, of q's heads too; of latents k's is a layer norm. */
+static void norm_rows(const fwd_rows *r, const model_layer *l)
 {
     const fwd_dev_ctx *f = r->self;
-    const arch_config *c = r->c;
+    const int64_t H = r->c->index_heads, D = r->c->index_dim;
     const model_vector *norm = &l->vec[R_INDEX_K_NORM];
-    const int64_t D = c->index_dim, at = c->w.index_last ? D - c->rope_dims : 0;
-    const bool on = c->w.pos == POS_ROPE;
+    if (r->c->index_block) {
+        const dev_norm_args k = fwd_dev_norm_of(r, r->index_k, r->index_k, norm, r->R, D),
+                            q = fwd_dev_norm_of(r, r->index_q, r->index_q, &l->vec[R_INDEX_Q_NORM],
+                                                r->R * H, D);
+        f->d->ops->norm(f->d, &k);
+        f->d->ops->norm(f->d, &q);
+        return;
+    }
     f->d->ops->norm(f->d, &(dev_norm_args){ .x = r->index_k,
                                             .h = r->index_k,
                                             .w = norm->w,
                                             .b = norm->bias,
-                                            .eps = c->w.index_last ? norm->eps : FWD_INDEX_EPS,
+                                            .eps = r->c->w.index_last ? norm->eps : FWD_INDEX_EPS,
                                             .layer = true,
                                             .T = r->R,
                                             .K = D });
+}
+
+void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t D = c->index_dim, at = c->w.index_last ? D - c->rope_dims : 0;
+    const bool on = c->w.pos == POS_ROPE;
+    norm_rows(r, l);
     dev_rope_args turn = { .q = r->index_q + at,
                            .k = r->index_k + at,
                            .cos = on ? r->cos[ROPE_MAIN] : NULL,
@@ -114,10 +139,37 @@ void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *
     f->d->ops->rope(f->d, &turn);
 }
 
+static void choose_blocks(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    f->d->ops->topk_blocks(f->d, &(dev_topk_blocks_args){ .q = r->index_q,
+                                                          .k = keys_of(r, kv),
+                                                          .block_stride = kv->block_stride,
+                                                          .block_size = kv->block_size,
+                                                          .dtype = kv_of(kv->dtype, false),
+                                                          .H = c->index_heads,
+                                                          .D = c->index_dim,
+                                                          .block = c->index_block,
+                                                          .topk = c->index_topk / c->index_block,
+                                                          .local = c->index_local,
+                                                          .longest = f->longest,
+                                                          .rows = f->key_rows[which],
+                                                          .n_rows = f->n_key_rows[which],
+                                                          .tables = f->tables,
+                                                          .scratch = f->topk_scratch,
+                                                          .chosen = r->index_keys,
+                                                          .n_chosen = r->index_seen });
+}
+
 void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
+    if (c->index_block) {
+        choose_blocks(r, kv, which);
+        return;
+    }
     f->d->ops->topk(f->d,
                     &(dev_topk_args){ .q = r->index_q,
                                       .weight = r->index_w,

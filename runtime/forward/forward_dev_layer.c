@@ -400,6 +400,7 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     norm_heads(r, l, true);
     norm_values(r, l);
     grow_q(r, l, layer);
+    if (l->lin[R_INDEX_Q].present) fwd_dev_index_store(r, l, kv);
     write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
@@ -453,6 +454,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     if (l->lin[R_INDEX_Q].present) fwd_dev_index_choose(r, kv, which);
     a.keys = k->chosen ? r->index_keys : NULL;
     a.ld_keys = k->chosen;
+    a.keys_by_head = k->chosen && r->c->index_block;
+    a.n_keys = a.keys_by_head ? r->index_seen : NULL;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
     a.rope = f->late_rope.T ? &f->late_rope : NULL;
@@ -801,6 +804,7 @@ const fwd_ops fwd_dev = {
     .clear = clear,
     .join = join,
     .mla = mla,
+    .index = fwd_dev_index_products,
     .moe = moe,
     .beside = beside,
     .predict = fwd_dev_predict,

@@ -235,6 +235,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
      */       \
     X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))              \
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                              \
+    /* of a layer of heads with an indexer: its products of h */                                         \
+    X(void, index, (const fwd_rows *r, const model_layer *l))                                            \
     X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */            \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                              \
     /* of a layer with experts beside its MLP: they join what that left in y */                          \

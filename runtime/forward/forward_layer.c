@@ -165,7 +165,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     r->ops->adapt(r, roles, qkv, n, in, width);
     for (int i = 0; i < 3 && c->aside_heads; i++)
         fwd_aside_adapt(r, l, (arch_role)(R_Q_LOW + 2 * i), parts[i].to, parts[i].width, in, width);
-    if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
+    if (lin[R_INDEX_Q].present) r->ops->index(r, l);
 }
 
 /* Of a product of all inputs: where this process's outputs begin in a row; and the others' beside them. */

@@ -81,8 +81,11 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     const char *what = no_kernel_for(c);
     if (!what && c->hyper && !c->w.hyper_apart) what = "hyper-connections that mix streams";
     if (!what && c->index_every) what = "attention to groups of positions";
-    if (!what && c->index_block) what = "attention to blocks of positions";
-    if (!what && c->index_topk > DEV_TOPK_MOST) what = "attention to so many chosen positions";
+    if (!what && (c->index_block > DEV_TOPK_BLOCK ||
+                  (c->index_block && c->index_topk / c->index_block > DEV_TOPK_BLOCKS)))
+        what = "attention to blocks of such a size";
+    if (!what && !c->index_block && c->index_topk > DEV_TOPK_MOST)
+        what = "attention to so many chosen positions";
     if (!what && compresses(c)) what = "attention to compressed positions";
     if (!what && c->row->mixer == MIX_LIGHTNING) what = "lightning attention";
     if (!what && c->w.shortcut) what = "experts whose output joins a layer later";

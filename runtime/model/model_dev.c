@@ -216,7 +216,8 @@ static lq_status put_joined(model_layer *l, model_on *on, const model *m, int64_
     model_linear part[JOINED], *to = &l->lin[joins[which].to];
     lq_arena a;
     const arch_config *c = m->cfg;
-    const bool apart = c->w.mla || c->w.q_gated || l->lin[R_ATTN_GATE].present;
+    const bool apart = c->w.mla || c->w.q_gated || l->lin[R_ATTN_GATE].present ||
+                       l->lin[R_INDEX_Q].present; /* which reads what they read */
     bool fits = !to->present && !(apart && joins[which].to == R_QKV);
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;

@@ -26,6 +26,7 @@ static const char *not_yet(const arch_config *c)
            : arch_has_state(c) && c->w.mix_tiled ? "a state whose values' heads are in tiles"
            : arch_name_of(c, R_O_NORM) || arch_name_of(c, R_DOWN_NORM)
                ? "norms of what the last products read"
+           : c->index_block      ? "attention to chosen blocks"
            : c->w.dense_beside   ? "experts beside an MLP"
            : c->hyper            ? "several residual streams"
            : lends || c->ple_dim ? "layers that read more than the one before gives"

@@ -43,6 +43,7 @@ static const struct {
     { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", false, false },
     { "deepseek-v32", "an indexer that chooses 5 positions", false, false },
     { "glm-moe-dsa", "a choice that two layers share", false, false },
+    { "minimax-m3", "blocks that each kv head chooses, a layer without", false, false },
     { "olmo-clipped", "clipped q, k and v", false, true },
     { "cohere-qk-norm", "a norm of its own for each head", false, true },
     { "stablelm-qk-norms", "the same, each a tensor", false, true },

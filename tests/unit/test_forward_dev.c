@@ -219,7 +219,8 @@ TEST(batch_chunks_and_blocks_change_no_byte)
                    { "qwen3-next", IDS },       { "falcon-mamba", IDS },
                    { "gemma4-ple", IDS },       { "mimo-v2-flash", IDS },
                    { "deepseek-v32", IDS },     { "glm-moe-dsa", INDEX_IDS },
-                   { "gemma3n", WINDOW_IDS },   { "hy-v4", INDEX_IDS } };
+                   { "gemma3n", WINDOW_IDS },   { "hy-v4", INDEX_IDS },
+                   { "minimax-m3", INDEX_IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -487,6 +488,7 @@ static const struct {
     { "deepseek-v32", 1, IDS, false },
     { "glm-moe-dsa", 1, INDEX_IDS, true },
     { "glm-moe-dsa", 2, INDEX_IDS, false }, /* the first of them attends to what the CPU's chose */
+    { "minimax-m3", 2, IDS, false },
     { "mixtral-moe", 1, IDS, false },
     { "bloom-5-heads", 1, IDS, false },
     { "opt-350m-postnorm", 1, IDS, false },
@@ -632,7 +634,8 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
                                          "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks",
                                          "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash",
-                                         "glm-moe-dsa",     "gemma3n",       "hy-v4" };
+                                         "glm-moe-dsa",     "gemma3n",       "hy-v4",
+                                         "minimax-m3" };
     if (check_real_gpu("memory comes in pieces of 2 MiB")) return;
     for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
         const char *name = names[i / 2];

@@ -292,6 +292,7 @@ static const struct {
     { "granite-h", NULL, "key heads of a state: expected a multiple of 2 devices, found 1", 2 },
     { "lfm2", NULL, "states of other layers than the delta rule's and Mamba-2's", 2 },
     { "gemma4-moe", NULL, "experts beside an MLP", 2 },
+    { "minimax-m3", NULL, "attention to chosen blocks", 2 },
     { "gemma4-ple", NULL, "layers that read more than the one before gives", 2 },
     { "llama3-gqa", NULL, "heads: expected a multiple of 3 devices, found 4", 3 },
     { "llama3-gqa", "u4-g32",

@@ -80,6 +80,7 @@ static const struct {
     { "deepseek-v32", "an indexer", MM_F32, KV_F32, 0, NULL, false },
     { "glm-moe-dsa", "one choice of several layers", MM_BF16, KV_BF16, 0, NULL, true },
     { "glm-moe-dsa", "... and it comes over", MM_F32, KV_F32, 2, NULL, false },
+    { "minimax-m3", "chosen blocks", MM_F32, KV_F32, 0, NULL, false },
     { "bloom-5-heads", "ALiBi", MM_F32, KV_F32, 0, NULL, true },
     { "phi3", "q, k and v in one product", MM_F32, KV_F32, 0, NULL, true },
     { "opt-350m-postnorm", "learned positions, rows looked up on the host", MM_F32, KV_F32, 0, NULL,
