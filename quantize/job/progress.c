@@ -22,10 +22,10 @@ const char *const progress_phases[PROGRESS_N] = {
  * (quantize/job/probe.h), measured with the demo checkpoints. */
 static const double products = 50e9, forward = 30e9 /* multiply-adds/s of the calibration pass */,
                     gradient = 50e9 /* ... of training */, solving = 4e9 /* N K^2/s of rounding */,
-                    curving = 1e9 /* ... with the curvature of outputs */,
+                    curving = 1.75e9 /* ... with the curvature of outputs */,
                     folding = 6e9 /* ... of choosing scales of inputs */,
                     rounding = 6e6 /* weights/s besides */,
-                    descent = 0.9e6 /* ... with the curvature */,
+                    descent = 1.6e6 /* ... with the curvature */,
                     stepping = 150e6 /* codes/s of a step */,
                     stored = 60e6 /* ... whose states are on disk: 27 bytes each */,
                     scoring = 80e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;

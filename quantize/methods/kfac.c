@@ -13,6 +13,7 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
+#define CLOSE 1.04 /* losses after feedback, as a ratio: the descent may turn them round */
 /* PANEL: rows of a block whose changes are told to its other rows together. PRODUCTS: rows of K that there is room for, where
  * scales are refitted, and rows of the block whose products are made at once there at most. */
 enum { B = KFAC_BLOCK, COLUMNS = 128, PANEL = 32, PRODUCTS = 3 * B, AT_ONCE = 32 };
@@ -514,7 +515,16 @@ static void keep_tile(const work *w, tile *t, int64_t rows)
     memcpy(t->best_heads, t->heads, (size_t)(rows * w->nh) * sizeof *t->heads);
 }
 
-/* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. */
+/* Grids, and codes by one pass with feedback; their loss. */
+static double feed(const work *w, tile *t, int64_t n0, int64_t rows, bool plain)
+{
+    fit_grids(w, t, n0, rows, plain);
+    round_with_feedback(w, t, n0, rows);
+    return errors(w, t, n0, rows).both;
+}
+
+/* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. A descent takes eight times
+ * as long as the pass before it, whose losses tell which of the two is better in the end, where they are not CLOSE. */
 static void run_block(void *ctx, int64_t item, int thread)
 {
     const work *w = ctx;
@@ -539,10 +549,14 @@ static void run_block(void *ctx, int64_t item, int thread)
     w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
     w->nearest[item] = true;
     keep_tile(w, &t, rows);
-    for (int plain = 0; plain < 2; plain++) {
-        if (!plain && !w->o->spec.search) continue;
-        fit_grids(w, &t, n0, rows, plain);
-        round_with_feedback(w, &t, n0, rows);
+    double fed[2]; /* after feedback: drawn in, covering all */
+    fed[0] = fed[1] = (double)INFINITY;
+    for (int plain = 1; plain >= !w->o->spec.search; plain--)
+        fed[plain] = feed(w, &t, n0, rows, plain);
+    const double most = CLOSE * fmin(fed[0], fed[1]);
+    for (int plain = !w->o->spec.search; plain < 2; plain++) {
+        if (!(fed[plain] <= most)) continue;
+        if (plain && w->o->spec.search) feed(w, &t, n0, rows, true); /* again */
         l = descend(w, &t, n0, rows, w->perm + K);
         if (!(l.both < best.both)) continue;
         best = l;
