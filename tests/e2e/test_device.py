@@ -738,6 +738,7 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
     (ARCH / "gemma4-ple", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # K and V of another
     (ARCH / "gemma3n", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "gemma3n", 1.02, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),

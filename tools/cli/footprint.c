@@ -106,10 +106,13 @@ static lq_status vector_part(int64_t *N, int64_t *K, const arch_config *cfg, arc
     return s;
 }
 
+/* AltUp's: a matrix for each stream but the first. */
+static bool of_streams(arch_role r) { return r == R_STREAM_IN || r == R_STREAM_OUT; }
+
 /* Is a role's matrix held in tiles? Those that schemes are for, and a layer's small ones, as they are stored. */
 static bool in_tiles(arch_role r)
 {
-    return arch_role_linear(r) || r == R_PLE_PROJ ||
+    return arch_role_linear(r) || r == R_PLE_PROJ || of_streams(r) ||
            (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r) && r != R_NGRAM_TABLE);
 }
 
@@ -175,8 +178,12 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     if (s || !N) return s;
     size_t bytes = 0, bias = 0;
     const bool expert = arch_role_per_expert(r);
-    const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1,
-                  parts = expert || r == R_NGRAM_TABLE ? 1 : arch_n_tensors(cfg, r);
+    const bool apart = expert || of_streams(r); /* matrices of their own */
+    const int64_t all = expert          ? cfg->experts
+                        : of_streams(r) ? arch_n_tensors(cfg, r)
+                                        : 1,
+                  used = expert ? cfg->experts_used : 1,
+                  parts = apart || r == R_NGRAM_TABLE ? 1 : arch_n_tensors(cfg, r);
     if (p->part && arch_role_linear(r)) N = part_outputs(part_at(p->part, layer), r, N);
     if (r != R_HEAD || !cfg->tied) w->params += (double)(all * parts) * (double)N * (double)K;
     s = has_bias(&bias, p, r, layer, err);
