@@ -740,6 +740,7 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "gemma3n", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "gemma3n", 1.02, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "hy-v4", 1.08, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

@@ -112,7 +112,7 @@ static bool of_streams(arch_role r) { return r == R_STREAM_IN || r == R_STREAM_O
 /* Is a role's matrix held in tiles? Those that schemes are for, and a layer's small ones, as they are stored. */
 static bool in_tiles(arch_role r)
 {
-    return arch_role_linear(r) || r == R_PLE_PROJ || of_streams(r) ||
+    return arch_role_linear(r) || r == R_PLE_PROJ || r == R_HYPER_END_FN || of_streams(r) ||
            (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r) && r != R_NGRAM_TABLE);
 }
 
