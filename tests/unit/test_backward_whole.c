@@ -53,12 +53,14 @@ static void bench_close(bench *b)
     rig_close(&b->r);
 }
 
-/* What the last layer gives. */
-static const float *go_forward(bench *b)
+/* What the last layer gives; moved: of rows each changed by about a last bit, in a pattern of that number. */
+static const float *go_forward(bench *b, int moved)
 {
     const int64_t n = ROWS * b->c->hidden;
     lq_err err = { "" };
     lq_status s = grad_embed(b->g, &b->r.m, b->x, b->ids, WINDOWS, &err);
+    for (int64_t i = 0; i < n && moved; i++)
+        b->x[i] *= i * (2 * moved + 1) % 7 < 3 ? 1 + 0x1p-23F : 1 - 0x1p-24F;
     for (int64_t i = 0; i < b->c->layers && !s; i++) {
         memcpy(b->x + (i + 1) * n, b->x + i * n, (size_t)n * sizeof *b->x);
         s = grad_forward(b->g, &b->l[i], i, b->x + (i + 1) * n, WINDOWS, &err);
@@ -90,7 +92,7 @@ static void check_forward(const char *folder, const arch_config *c)
     bench b;
     if (!bench_open(&b, folder, false)) return;
     const int64_t n = ROWS * b.c->hidden;
-    const float *got = go_forward(&b);
+    const float *got = go_forward(&b, 0);
     float *want = runtime_forward(&b);
     double worst = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -158,32 +160,57 @@ TEST(the_head_gives_the_runtimes_logits)
 }
 
 /* ---- gradients, against torch ---- */
+enum { EXACT, MOVED, N_RUNS = 7 }; /* the others: rows that go in are moved by a last bit */
+
 typedef struct {
     st_file f;
     const char *name;
     size_t used;
+    int run;
+    double *got[N_RUNS]; /* [f.n] */
 } sums;
 
-/* The sum of grad * dir, dir noise, is torch's, which made it in f64: of these models an error of rounding grows with
- * every layer. */
-static void check_sum(sums *s, int64_t layer, arch_role role, const float *grad, int64_t n)
+/* The sum of grad * dir, dir noise. */
+static void add_sum(sums *s, int64_t layer, arch_role role, const float *grad, int64_t n)
 {
     char key[160];
-    const float *want = NULL;
     double got = 0;
+    bool found = false;
     float *dir = malloc((size_t)n * sizeof *dir);
     snprintf(key, sizeof key, "%s.%lld.%s", s->name, (long long)layer, arch_role_text(role));
     fill(dir, n, 1, 99);
     for (int64_t i = 0; i < n; i++)
         got += (double)grad[i] * (double)dir[i];
-    for (size_t i = 0; i < s->f.n; i++)
-        if (!strcmp(s->f.tensors[i].name, key)) want = (const float *)s->f.tensors[i].data;
-    CHECK(want, "torch has no %s", key);
-    if (want)
-        CHECK(fabs(got - (double)want[0]) <= 2e-4 * (double)want[1],
-              "%s: %.9g, torch has %.9g of %g", key, got, (double)want[0], (double)want[1]);
-    s->used += want != NULL;
+    for (size_t i = 0; i < s->f.n; i++) {
+        if (strcmp(s->f.tensors[i].name, key) != 0) continue;
+        s->got[s->run][i] = got;
+        found = true;
+    }
+    CHECK(found, "torch has no %s", key);
+    s->used += found && s->run == EXACT;
     free(dir);
+}
+
+/* Sums of a model are torch's, which made them in f64. Of some models an error of rounding grows with every layer: within 2e-4
+ * of their size, or twice the most that the last bits of the rows that go in change of any (of gemma4-ple some 1e-3). */
+static void check_sums(const sums *s)
+{
+    const size_t len = strlen(s->name);
+    double bound = 2e-4;
+    for (int check = 0; check < 2; check++)
+        for (size_t i = 0; i < s->f.n; i++) {
+            const char *key = s->f.tensors[i].name;
+            const float *want = (const float *)s->f.tensors[i].data;
+            const double got = s->got[EXACT][i];
+            if (strncmp(key, s->name, len) != 0 || key[len] != '.') continue;
+            for (int run = MOVED; run < N_RUNS && !check; run++)
+                bound = fmax(bound, 2 * fabs(s->got[run][i] - got) / (double)want[1]);
+            if (check)
+                CHECK(fabs(got - (double)want[0]) <= bound * (double)want[1],
+                      "%s: %.9g, torch has %.9g of %g, bound %g", key, got, (double)want[0],
+                      (double)want[1], bound);
+        }
+    CHECK(bound < 5e-3, "%s: the last bit of its inputs changes %g", s->name, bound / 2);
 }
 
 /* Zeros for all gradients of a layer. */
@@ -207,20 +234,20 @@ static void all_outputs(bench *b, int64_t layer, grad_out *out)
     }
 }
 
-static void check_layer(sums *s, const arch_config *c, int64_t layer, const grad_out *out)
+static void add_layer(sums *s, const arch_config *c, int64_t layer, const grad_out *out)
 {
     int64_t N, K;
     for (int k = 0; k < GRAD_LINEARS; k++) {
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
-        if (out->W[k]) check_sum(s, layer, grad_linear_roles[k], out->W[k], N * K);
+        if (out->W[k]) add_sum(s, layer, grad_linear_roles[k], out->W[k], N * K);
     }
     for (int k = 0; k < GRAD_NORMS; k++) {
         arch_role_shape(c, grad_norm_roles[k], &N, &K);
-        if (out->norm[k]) check_sum(s, layer, grad_norm_roles[k], out->norm[k], K);
+        if (out->norm[k]) add_sum(s, layer, grad_norm_roles[k], out->norm[k], K);
     }
 }
 
-static void check_gradients(sums *s, bool keep)
+static void add_gradients(sums *s, bool keep)
 {
     char folder[160];
     bench b;
@@ -234,12 +261,12 @@ static void check_gradients(sums *s, bool keep)
     fill(d, n, 1, 3);
     for (int64_t i = 0; i < L; i++)
         all_outputs(&b, i, &out[i]);
-    go_forward(&b);
+    go_forward(&b, s->run);
     for (int64_t i = L; i-- > 0 && !st;)
         st = grad_backward(b.g, &b.l[i], i, b.x + i * n, d, WINDOWS, &out[i], &err);
     CHECK(!st, "%s: %s", folder, err.msg);
     for (int64_t i = 0; i < L && !st; i++)
-        check_layer(s, arch_at(b.c, i), i, &out[i]);
+        add_layer(s, arch_at(b.c, i), i, &out[i]);
     bench_close(&b);
 }
 
@@ -250,14 +277,20 @@ TEST(gradients_of_all_layers_are_those_of_torch)
     sums s = { .used = 0 };
     const lq_status st = st_open(&s.f, "tests/golden/backward/whole.safetensors", &err);
     CHECK(!st, "%s", err.msg);
+    for (int i = 0; i < N_RUNS; i++)
+        s.got[i] = calloc(s.f.n + 1, sizeof *s.got[i]);
     for (int keep = 0; keep < 2 && !st; keep++) {
         s.used = 0;
         for (size_t i = 0; i < LQ_COUNT(names); i++) {
             s.name = names[i];
-            check_gradients(&s, keep);
+            for (s.run = EXACT; s.run < N_RUNS; s.run++)
+                add_gradients(&s, keep);
+            check_sums(&s);
         }
         CHECK(s.used == s.f.n, "%zu sums, expected %zu", s.used, s.f.n);
     }
+    for (int i = 0; i < N_RUNS; i++)
+        free(s.got[i]);
     if (!st) st_close(&s.f);
 }
 
