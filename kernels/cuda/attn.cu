@@ -74,7 +74,7 @@ inline namespace CU_NAME(attn_cu)
     __global__ void __launch_bounds__(THREADS, 4)
         fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                     G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
-                    G<const int32_t> tables, G<const float> alibi, attn_view v)
+                    G<const int32_t> tables, G<const float> alibi, attn_lists v)
     {
         enum {
             PAIRS = fold_of<WHAT>::PAIRS,
@@ -215,7 +215,7 @@ inline namespace CU_NAME(attn_cu)
         return a->keys ? 1 : (int)dev_attn_rows(a->how, a->H, a->Hkv);
     }
 
-    template <fold_what WHAT> void fold(dev * d, const dev_attn_args *a, const attn_view &v)
+    template <fold_what WHAT> void fold(dev * d, const dev_attn_args *a, const attn_lists &v)
     {
         enum { PAIRS = fold_of<WHAT>::PAIRS };
         const int values = WHAT == HEADS ? ATTN_TILE * v.Dv : 0,
@@ -239,32 +239,32 @@ size_t CU_NAME(attn_scratch)(const dev_attn_args *a)
 
 void CU_NAME(attn)(dev *d, const dev_attn_args *a)
 {
-    const attn_view v = { (int)a->H,
-                          (int)a->Hkv,
-                          (int)a->D,
-                          (int)a->Dv,
-                          a->block_size,
-                          __builtin_ctz((unsigned)a->block_size),
-                          chunk_rows(a),
-                          (int)attn_kv_row_bytes(a->dtype, a->D),
-                          (int)attn_kv_row_bytes(a->dtype, a->Dv),
-                          a->ldq,
-                          a->ldo,
-                          a->hq ? a->hq : a->D,
-                          a->ho ? a->ho : a->Dv,
-                          a->window,
-                          a->block_stride,
-                          a->dtype,
-                          a->scale,
-                          a->softcap,
-                          a->alibi_scaled,
-                          a->alibi_bf16,
-                          a->bf16,
-                          (int)a->split,
-                          a->keys,
-                          a->n_keys,
-                          a->ld_keys,
-                          a->keys_by_head };
+    const attn_lists v = { { (int)a->H,
+                             (int)a->Hkv,
+                             (int)a->D,
+                             (int)a->Dv,
+                             a->block_size,
+                             __builtin_ctz((unsigned)a->block_size),
+                             chunk_rows(a),
+                             (int)attn_kv_row_bytes(a->dtype, a->D),
+                             (int)attn_kv_row_bytes(a->dtype, a->Dv),
+                             a->ldq,
+                             a->ldo,
+                             a->hq ? a->hq : a->D,
+                             a->ho ? a->ho : a->Dv,
+                             a->window,
+                             a->block_stride,
+                             a->dtype,
+                             a->scale,
+                             a->softcap,
+                             a->alibi_scaled,
+                             a->alibi_bf16,
+                             a->bf16,
+                             (int)a->split },
+                           a->keys,
+                           a->n_keys,
+                           a->ld_keys,
+                           a->keys_by_head };
     /* without splits nothing is left to merge */
     const bool ends =
                    a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE || a->how == DEV_ATTN_LATENT,

@@ -17,8 +17,12 @@ struct attn_view {
     kv_dtype dtype;
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
-    bool bf16;                    /* out is rounded to it */
-    int split;                    /* keys */
+    bool bf16; /* out is rounded to it */
+    int split; /* keys */
+};
+
+/* Of kernels that read lists: in attn_view itself they cost the kernel of sm_90a registers that it does not have. */
+struct attn_lists : attn_view {
     const int32_t *keys, *n_keys; /* dev_attn_args's */
     int64_t ld_keys;
     bool keys_by_head;
@@ -157,7 +161,7 @@ __device__ __forceinline__ int attn_place(int64_t p, const attn_view &v)
 }
 
 /* The list of a chunk's row by a kv head, or none; the chunk's last key is then the last of it. */
-__device__ __forceinline__ G<const int32_t> attn_list(dev_attn_chunk *c, const attn_view &v,
+__device__ __forceinline__ G<const int32_t> attn_list(dev_attn_chunk *c, const attn_lists &v,
                                                       int kvh)
 {
     const int64_t own = v.keys_by_head ? (int64_t)c->row * v.Hkv + kvh : c->row;
@@ -343,7 +347,7 @@ __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
 /* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE, _LATENT. */
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
 void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
-void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
+void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_lists *v, const attn_end *e);
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v);
 
 #endif

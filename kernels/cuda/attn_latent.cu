@@ -112,7 +112,7 @@ inline namespace CU_NAME(attn_latent_cu)
     __global__ void __launch_bounds__(team<PAIRS>::THREADS, 1)
         latent_kernel(attn_end e, G<const float> q, G<const uint8_t> cache, G<const uint8_t> values,
                       G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
-                      G<const int32_t> tables, attn_view v)
+                      G<const int32_t> tables, attn_lists v)
     {
         typedef team<PAIRS> t;
         enum { ROWS = LATENT ? KEYS : 2 * KEYS }; /* of the cache in a step */
@@ -299,7 +299,7 @@ inline namespace CU_NAME(attn_latent_cu)
     }
 
     template <bool LATENT, int PAIRS, kv_dtype T>
-    void launch(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e)
+    void launch(dev * d, const dev_attn_args *a, const attn_lists &v, const attn_end &e)
     {
         const dim3 grid((unsigned)a->n_slots, (unsigned)v.Hkv,
                         (unsigned)lq_ceil_div((int64_t)v.chunk_rows * (v.H / v.Hkv), PAIRS));
@@ -311,7 +311,7 @@ inline namespace CU_NAME(attn_latent_cu)
 
     /* As many pairs as there are, and as the part has shared memory for. */
     template <bool LATENT, kv_dtype T>
-    void launch_pairs(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e)
+    void launch_pairs(dev * d, const dev_attn_args *a, const attn_lists &v, const attn_end &e)
     {
         const int64_t need = (int64_t)v.chunk_rows * (v.H / v.Hkv);
         const size_t room = d->shared_per_block - (LATENT ? STATIC : STATIC_WIDE);
@@ -325,7 +325,7 @@ inline namespace CU_NAME(attn_latent_cu)
 
 }
 
-void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
+void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_lists *v, const attn_end *e)
 {
     switch (a->dtype) {
 #define CASE(type)                                   \
