@@ -13,7 +13,7 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
-#define CLOSE 1.04 /* losses after feedback, as a ratio: the descent may turn them round */
+#define CLOSE 1.04 /* of losses after feedback: the descent may turn them round */
 /* PANEL: rows of a block whose changes are told to its other rows together. PRODUCTS: rows of K that there is room for, where
  * scales are refitted, and rows of the block whose products are made at once there at most. */
 enum { B = KFAC_BLOCK, COLUMNS = 128, PANEL = 32, PRODUCTS = 3 * B, AT_ONCE = 32 };
@@ -524,7 +524,8 @@ static double feed(const work *w, tile *t, int64_t n0, int64_t rows, bool plain)
 }
 
 /* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. A descent takes eight times
- * as long as the pass before it, whose losses tell which of the two is better in the end, where they are not CLOSE. */
+ * as long as the pass before it; where grids that cover all have a loss after the pass that is not CLOSE they were never
+ * better in the end. */
 static void run_block(void *ctx, int64_t item, int thread)
 {
     const work *w = ctx;
@@ -549,14 +550,12 @@ static void run_block(void *ctx, int64_t item, int thread)
     w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
     w->nearest[item] = true;
     keep_tile(w, &t, rows);
-    double fed[2]; /* after feedback: drawn in, covering all */
-    fed[0] = fed[1] = (double)INFINITY;
-    for (int plain = 1; plain >= !w->o->spec.search; plain--)
-        fed[plain] = feed(w, &t, n0, rows, plain);
-    const double most = CLOSE * fmin(fed[0], fed[1]);
-    for (int plain = !w->o->spec.search; plain < 2; plain++) {
-        if (!(fed[plain] <= most)) continue;
-        if (plain && w->o->spec.search) feed(w, &t, n0, rows, true); /* again */
+    const bool both = w->o->spec.search;
+    const double covering = both ? feed(w, &t, n0, rows, true) : 0,
+                 fed = feed(w, &t, n0, rows, !both);
+    for (int second = 0; second <= both; second++) {
+        if (second && !(covering <= CLOSE * fed)) continue;
+        if (second) feed(w, &t, n0, rows, true); /* again */
         l = descend(w, &t, n0, rows, w->perm + K);
         if (!(l.both < best.both)) continue;
         best = l;

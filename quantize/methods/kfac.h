@@ -14,8 +14,8 @@
  * through the Cholesky factor of H^-1) and from the rows done in this column (through the unit
  * triangular factor of G). Then coordinate descent on the loss: rounds of refitting every group's
  * scale by least squares and sweeping the codes. Both are done from grids with their ends drawn in
- * (spec.search) and from grids that cover all weights, the descent where the loss after the feedback is at most 4 % above
- * the other's; of what there is and of rounding to nearest each block keeps what has the least loss.
+ * (spec.search) and from grids that cover all weights, of these the descent where the loss after the feedback is at most 4 % above
+ * the others'; of what there is and of rounding to nearest each block keeps what has the least loss.
  *
  * Shapes: W [N,K] f32; H [K,K] f32; G ceil(N / B) blocks of [B,B], B = KFAC_BLOCK, of the last
  * block the upper left part.
