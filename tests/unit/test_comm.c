@@ -144,6 +144,8 @@ static int gives_up(comm *c)
     }
     lq_status s = comm_send(c, 2, 1, "x", 1, &err);
     if (!s) s = comm_recv(c, 1 - comm_rank(c), 0, &x, 1, &err);
+    nanosleep(&(struct timespec){ .tv_sec = 1 },
+              NULL); /* the other is told too before it sees this one's end */
     return s == LQ_EINTR ? comm_ended(c) : 60;
 }
 
