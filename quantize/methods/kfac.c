@@ -554,7 +554,7 @@ static void run_block(void *ctx, int64_t item, int thread)
     const double covering = both ? feed(w, &t, n0, rows, true) : 0,
                  fed = feed(w, &t, n0, rows, !both);
     for (int second = 0; second <= both; second++) {
-        if (second && !(covering <= CLOSE * fed)) continue;
+        if (second && covering > CLOSE * fed) continue;
         if (second) feed(w, &t, n0, rows, true); /* again */
         l = descend(w, &t, n0, rows, w->perm + K);
         if (!(l.both < best.both)) continue;
