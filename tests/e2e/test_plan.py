@@ -224,6 +224,26 @@ def test_what_quantizing_would_take(llmq, model, tmp_path):
     assert "quantize" not in plan(llmq, tmp_path / "q")
 
 
+def test_gates_on_streams_count_as_tiles_behind_the_layers_too(llmq, tmp_path):
+    """Two a layer and one behind them, each [rank, 3 x 16] and back: a rank of 17 has 16 rows, or 32 columns, more."""
+    config = json.loads((ROOT / "tests/golden/arch/qwen4-exp/config.json").read_text())
+    bytes_of = {}
+    for rank in (15, 16, 17):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "hc_lowrank": rank}))
+        bytes_of[rank] = plan(llmq, tmp_path / "config.json")["weights_bytes"]
+    assert bytes_of[15] == bytes_of[16] == bytes_of[17] - (2 * config["num_hidden_layers"] + 1) * 16 * 64 * 2
+
+
+def test_projections_of_a_narrow_embedding_count_as_they_are_stored(llmq, tmp_path):
+    config = json.loads((ROOT / "tests/golden/arch/opt-350m-postnorm/config.json").read_text())
+    bytes_of, hidden, vocab = {}, config["hidden_size"], config["vocab_size"]
+    for narrow in (16, 32):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "word_embed_proj_dim": narrow}))
+        bytes_of[narrow] = plan(llmq, tmp_path / "config.json")["weights_bytes"]
+    # 16 columns of the embedding; of the projection back, 16 rows; inputs of 16 and of 32 are one step of tiles
+    assert bytes_of[32] - bytes_of[16] == (16 * vocab + 16 * hidden) * 2
+
+
 # What was published of them, as their config.json says it.
 PUBLISHED = {
     "GPT-3 175B": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 12288, "n_layer": 96,

@@ -109,11 +109,26 @@ static lq_status vector_part(int64_t *N, int64_t *K, const arch_config *cfg, arc
 /* AltUp's: a matrix for each stream but the first. */
 static bool of_streams(arch_role r) { return r == R_STREAM_IN || r == R_STREAM_OUT; }
 
-/* Is a role's matrix held in tiles? Those that schemes are for, and a layer's small ones, as they are stored. */
+/* Is a role's matrix held in tiles? Those that schemes are for, a layer's small ones, as they are stored, and
+ * what stands before and behind the layers but for rows that are added or looked up. */
 static bool in_tiles(arch_role r)
 {
-    return arch_role_linear(r) || r == R_PLE_PROJ || r == R_HYPER_END_FN || of_streams(r) ||
-           (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r) && r != R_NGRAM_TABLE);
+    switch (r) {
+    case R_PROJ_IN:
+    case R_PROJ_OUT:
+    case R_PLE_PROJ:
+    case R_STREAM_IN:
+    case R_STREAM_OUT:
+    case R_HYPER_END_FN:
+    case R_HYPER_END_DOWN:
+    case R_HYPER_END_UP:
+    case R_MTP_PROJ:
+        return true;
+    case R_NGRAM_TABLE:
+        return false;
+    default:
+        return arch_role_linear(r) || (arch_role_kind(r) == ARCH_MATRIX && arch_role_per_layer(r));
+    }
 }
 
 /* Those whose rows are read as they are stored. */
