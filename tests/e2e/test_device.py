@@ -794,6 +794,27 @@ def test_a_dry_run_counts_weights_to_the_byte(gpu, why, name, n):
     assert dry == served and " free; " in dry
 
 
+@pytest.mark.parametrize("args", [
+    [ROOT / "tests/golden/mtp/deepseek-v3", "--speculative-mtp"],
+    [ROOT / "tests/golden/mtp/mimo", "--speculative-model", ROOT / "tests/golden/eagle3"],
+    [ARCH / "arcee", "--speculative-model", ARCH / "arcee"]], ids=["an MTP head", "an EAGLE-3 draft", "a smaller model"])
+def test_a_dry_run_counts_a_draft_to_the_byte(gpu, args):
+    """Its projection of two states, too, and what opening the GPU once more for it takes."""
+    need = gpu.json("serve", *args, "--device", "cuda", "--dry-run", env=devices(1))
+    size = need["gpu_weights_bytes"] + need["gpu_draft_bytes"] + need["gpu_step_bytes"] - 400
+    env = {**devices(1), "LLMQ_EMULATED_MEMORY": str(size)}
+    dry, served = (gpu("serve", *args, "--device", "cuda", *more, code=1, env=env).stderr.splitlines()[-1]
+                   for more in (["--dry-run"], ["--port", 0]))
+    assert dry == served and " free; " in dry
+
+
+def test_a_dry_run_refuses_a_draft_that_has_no_room_beside_its_model(gpu):
+    model = [ARCH / "arcee", "--speculative-model", ROOT / "models/novels-1m", "--device", "cuda"]
+    dry, served = (gpu("serve", *model, *more, code=1, env=emulated(1_000_000)).stderr.splitlines()[-1]
+                   for more in (["--dry-run"], ["--port", 0]))
+    assert dry == served and "the weights need " in dry
+
+
 @pytest.mark.parametrize("name, args, want", [
     ("NVIDIA H100 80GB HBM3", ["--device", "cuda"], (3350e9, 989e12)), ("emulated", ["--device", "cuda"], None),
     ("NVIDIA H100 80GB HBM3", ["--gpu-layers", 3], None), ("NVIDIA H100 80GB HBM3", ["--tensor-parallel-size", 2], (6700e9, 1978e12))])

@@ -88,12 +88,13 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     need->kv -= g->kv;
 }
 
-/* All of the draft goes to the first device. LQ_ENOMEM: with "auto" a head has no room there. */
-static lq_status place_draft(budget_model *both, const foot_model *d, const load_opts *how,
-                             bool half, lq_err *err)
+/* All of the draft goes to the first device, which is opened once more for it: that takes `opened`. LQ_ENOMEM: with
+ * "auto" a head has no room there. */
+static lq_status place_draft(budget_model *both, const foot_model *d, size_t opened,
+                             const load_opts *how, bool half, lq_err *err)
 {
     const arch_config *c = foot_config(d);
-    const budget_gpu *g = &both->gpu;
+    budget_gpu *g = &both->gpu;
     const int64_t L = c->layers;
     const bool choice = c->mtp && strcmp(how->device, "auto") == 0;
     model_sizes z;
@@ -107,23 +108,28 @@ static lq_status place_draft(budget_model *both, const foot_model *d, const load
     if (!s && !layer) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s) s = foot_sizes(&z, layer, d, NULL, 1, half, err);
     const size_t left = choice ? load_guess_left(both->cfg, g->layers, c, how) : 0,
-                 taken = s ? 0 : g->weights + model_size_on(&z, L);
-    if (!s && choice && g->room < taken + left)
+                 own = s ? 0 : model_size_on(&z, L), before = g->weights + opened,
+                 free_there = g->room > before ? g->room - before : 0;
+    if (!s && own > free_there)
+        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", g->name, own,
+                    free_there);
+    else if (!s && choice && free_there - own < left)
         s = lq_fail(err, LQ_ENOMEM, "%s: caches and steps need %zu bytes, found %zu free", g->name,
-                    left, g->room > taken ? g->room - taken : 0);
+                    left, free_there - own);
     if (!s) s = foot_weigh_last(&there, d, NULL, L, 1, err);
     if (!s) {
         const size_t gone = there.weights_bytes + z.embed;
-        both->gpu.draft = model_size_on(&z, L);
+        g->draft = own;
+        g->room -= opened;
         both->draft_weights -= gone < both->draft_weights ? gone : both->draft_weights;
     }
     free(layer);
     return s;
 }
 
-/* The layers that go to the devices, and what they leave to the host. */
+/* The layers that go to the devices, and what they leave to the host. opened: as of place_draft. */
 static lq_status place(budget_model *both, const foot_model *m, const foot_model *draft,
-                       const eng_opts *asked, const load_opts *on, lq_err *err)
+                       size_t opened, const eng_opts *asked, const load_opts *on, lq_err *err)
 {
     const arch_config *c = foot_config(m);
     budget_gpu *g = &both->gpu;
@@ -148,15 +154,41 @@ static lq_status place(budget_model *both, const foot_model *m, const foot_model
     }
     free(layer);
     if (s || !draft) return s;
-    s = place_draft(both, draft, &how, share.half, err);
+    s = place_draft(both, draft, opened, &how, share.half, err);
     if (!s || !foot_config(draft)->mtp || !load_guess_spared(s, foot_config(draft), on, err))
         return s;
     both->draft = NULL;
     return LQ_OK;
 }
 
-/* What each of them has free, once cuBLAS has its part where it is used, and exchanges theirs. */
-static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, lq_err *err)
+/* cuBLAS has its part where it is used. rows: as foot_in_rows. */
+static lq_status begin_blas(dev *d, bool rows, const load_opts *on, lq_err *err)
+{
+    const bool wanted = (rows || d->wide) && !on->batch_invariant;
+    return wanted && !d->ops->blas(d) ? d->ops->sync(d, err) : LQ_OK;
+}
+
+/* A draft opens the first device once more. */
+static lq_status look_beside(size_t *opened, dev *first, const foot_model *draft,
+                             const load_opts *on, lq_err *err)
+{
+    dev d;
+    bool rows;
+    const size_t before = first->ops->room(first);
+    lq_status s = foot_in_rows(&rows, draft, err);
+    if (!s) s = first->ops->open(&d, first->index, err);
+    if (s) return s;
+    s = begin_blas(&d, rows, on, err);
+    const size_t after = first->ops->room(first); /* others may have given some back */
+    *opened = before > after ? before - after : 0;
+    d.ops->close(&d);
+    return s;
+}
+
+/* What each of them has free, once cuBLAS has its part where it is used, and exchanges theirs. draft: what guesses, or
+ * NULL; *opened: as of place_draft. */
+static lq_status look(budget_gpu *g, size_t *opened, const foot_model *m, const foot_model *draft,
+                      const load_opts *on, lq_err *err)
 {
     dev d[DEV_RANKS];
     bool rows;
@@ -168,13 +200,13 @@ static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, l
         s = g->ranks ? d->ops->open(at, d[g->ranks - 1].index + 1, err)
                      : dev_open(at, any ? "cuda" : on->device, err);
         if (s) break;
-        if ((rows || at->wide) && !on->batch_invariant && !at->ops->blas(at))
-            s = at->ops->sync(at, err);
+        s = begin_blas(at, rows, on, err);
         if (g->ranks) d[g->ranks - 1].peer = at;
     }
     dev_link *l = NULL;
     if (!s && g->ranks > 1) s = d->ops->link(&l, d, err);
     if (!s) g->room = dev_room(d);
+    if (!s && draft) s = look_beside(opened, d, draft, on, err);
     if (l) d->ops->unlink(l);
     if (g->ranks) snprintf(g->name, sizeof g->name, "%s", d->name);
     for (int r = g->ranks; r-- > 0;)
@@ -365,8 +397,10 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
                               .draft_format = foot_format(&d),
                               .memory = follow_memory() };
         const bool elsewhere = on && ranks == 1;
-        if (elsewhere) s = look(&both.gpu, &m, on, err);
-        if (elsewhere && !s) s = place(&both, &m, guesses ? &d : NULL, asked, on, err);
+        const foot_model *guess = guesses ? &d : NULL;
+        size_t opened = 0;
+        if (elsewhere) s = look(&both.gpu, &opened, &m, guess, on, err);
+        if (elsewhere && !s) s = place(&both, &m, guess, opened, asked, on, err);
         if (s) lq_wrap(err, s, "--device");
         eng_opts wanted = *asked;
         if (guesses && !both.draft) wanted.guesses = 0;
