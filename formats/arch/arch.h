@@ -18,6 +18,7 @@
 
 typedef struct cJSON cJSON;
 
+enum { ARCH_MAX_STREAMS = 8 }; /* residual streams of a model */
 typedef enum { NORM_RMS, NORM_LAYER } arch_norm;
 typedef enum { POS_NONE, POS_ROPE, POS_ALIBI, POS_LEARNED, POS_SINUSOIDAL } arch_pos;
 typedef enum {

@@ -9,7 +9,6 @@ enum {
     ARCH_MAX_WIDTH = 1 << 22, /* of any one dimension but the vocabulary's */
     ARCH_MAX_LAYERS = 65536,
     ARCH_MAX_EXPERTS = 65536,
-    ARCH_MAX_STREAMS = 8,
     ARCH_MAX_TAPS = 8,
     ARCH_MAX_PARTS = 65536 /* of a table */
 };

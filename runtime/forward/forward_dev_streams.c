@@ -3,6 +3,8 @@
  * of hyper-connections a product and a launch before a branch, and one after it. */
 #include "runtime/forward/forward_dev.h"
 
+static_assert((int)DEV_STREAMS >= (int)ARCH_MAX_STREAMS, "what kernels have room for");
+
 /* Where the first layers are the CPU's. */
 static bool come_over(const fwd_rows *r)
 {
