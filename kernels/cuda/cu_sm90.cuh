@@ -9,6 +9,7 @@
  *   cu_copy_arrive(bar)        an arrival once this thread's cu_copy16 so far are done
  *   cu_bar_wait(bar, parity)   until the phase of that parity is over; the first one's is 0
  *   cu_bulk(dst, src, bytes, bar)   multiples of 16, at multiples of 16; its bytes count on bar
+ *   cu_bulk_ldg(the same)      of what no kernel writes: also before cu_after
  *   cu_desc_k(at), cu_desc_mn(at, next)   what wgmma takes for a matrix in shared memory, below
  *   cu_wgmma<F16, N, MN>       d [64, N] (+)= a [64, 16] b [16, N], of four warps: a in registers
  *                              as mma.m16n8k16 has it, 16 rows a warp; d likewise; b in shared
@@ -91,6 +92,11 @@ __device__ __forceinline__ void cu_bulk(T *dst, U *src, unsigned bytes, uint64_t
                  "[%0], [%1], %2, [%3];" ::"r"(cu_at(dst)),
                  "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(cu_at(bar))
                  : "memory");
+}
+template <class T, class U>
+__device__ __forceinline__ void cu_bulk_ldg(T *dst, U *src, unsigned bytes, uint64_t *bar)
+{
+    cu_bulk(dst, src, bytes, bar);
 }
 template <int N> __device__ __forceinline__ void cu_regs_less()
 {

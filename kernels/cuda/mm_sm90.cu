@@ -33,6 +33,9 @@
  *
  * which are of u4 in groups of 128 42 instructions a product, 29 of BN 64, of 8 weights a lane.
  *
+ * It may begin before the launch before has ended (CU_FOLLOW): barriers, the first stages' codes and
+ * the first scales need nothing of it. The parts' sums are added likewise.
+ *
  * full[i] counts the bytes of stage i; empty[i] the warps of the two warpgroups, whose first
  * products of the next stage tell that those of stage i are done.
  *
@@ -429,6 +432,7 @@ inline namespace CU_NAME(mm_sm90_cu)
             begin_tile(&p.t[m], v, how, tile * v.ng + group);
             turn<CODE, QUICK>(&p.t[m], v, how, p.end > 0);
         }
+        cu_after();
         cu_bar_wait(full, 0);
         fragments_of<CODE, QUICK>(p.a[0], p.low[0], p.t[0], v, at + st::x_bytes, p.turn, map,
                                   o.terms);
@@ -451,36 +455,74 @@ inline namespace CU_NAME(mm_sm90_cu)
         }
     }
 
-    /* By one warp: what the block's warpgroups need, stage by stage. */
+    /* What one warp brings: of stage i its codes, and how many bytes there will be; its x. */
+    template <mm_code CODE, int BN> struct carrier {
+        typedef stage_of<CODE, BN> st;
+        S<uint8_t> at;
+        S<uint64_t> full;
+        G<const uint8_t> codes;
+        G<const uint16_t> x;
+        int64_t tile_bytes, x_rows;
+        int tiles, all; /* of the block; steps of K */
+
+        __device__ __forceinline__ int steps(int i) const
+        {
+            return all - i * STEPS < STEPS ? all - i * STEPS : STEPS;
+        }
+        __device__ __forceinline__ int columns(int i) const
+        {
+            return (steps(i) * TILE_K + COLUMN - 1) / COLUMN;
+        }
+        __device__ __forceinline__ void bring_codes(int i, int slot) const
+        {
+            const int lane = threadIdx.x % CU_WARP, n = steps(i) * st::step;
+            if (lane == 0)
+                cu_bar_expect(full + slot, (unsigned)(columns(i) * st::x_column + tiles * n));
+            __syncwarp();
+            if (lane < tiles)
+                cu_bulk_ldg(at + (slot * st::bytes + st::x_bytes + lane * st::row_bytes),
+                            codes + (lane * tile_bytes + (int64_t)i * st::row_bytes), (unsigned)n,
+                            full + slot);
+        }
+        __device__ __forceinline__ void bring_x(int i, int slot) const
+        {
+            const int lane = threadIdx.x % CU_WARP;
+            if (lane < columns(i))
+                cu_bulk(at + (slot * st::bytes + lane * st::x_column),
+                        x + ((int64_t)i * (STEPS * TILE_K / COLUMN) + lane) * x_rows * COLUMN,
+                        st::x_column, full + slot);
+        }
+    };
+
+    /* By one warp: what the block's warpgroups need, stage by stage. The first codes are under way while the launch
+     * before is not done. */
     template <mm_code CODE, int BN>
     __device__ void bring(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty, const mm_view &v,
                           G<const uint16_t> x, int64_t row0, const sm90_args &o, int first,
                           int last)
     {
         typedef stage_of<CODE, BN> st;
-        const int lane = threadIdx.x % CU_WARP;
         const int64_t tile0 = (int64_t)blockIdx.x * st::tiles;
-        const int tiles = o.tiles - tile0 < st::tiles ? (int)(o.tiles - tile0) : st::tiles;
-        for (int i = first; i < last; i++) {
-            const int slot = (i - first) % st::depth, round = (i - first) / st::depth;
-            const S<uint8_t> xs = at + slot * st::bytes, ws = xs + st::x_bytes;
-            const int left = v.steps - i * STEPS, steps = left < STEPS ? left : STEPS;
-            const int columns = (steps * TILE_K + COLUMN - 1) / COLUMN;
-            if (round) cu_bar_wait(empty + slot, (unsigned)((round - 1) & 1));
-            if (lane == 0)
-                cu_bar_expect(full + slot,
-                              (unsigned)(columns * st::x_column + tiles * steps * st::step));
-            __syncwarp();
-            if (lane < columns)
-                cu_bulk(xs + lane * st::x_column,
-                        x + (((int64_t)i * (STEPS * TILE_K / COLUMN) + lane) * o.x_rows + row0) *
-                                COLUMN,
-                        st::x_column, full + slot);
-            if (lane < tiles)
-                cu_bulk(ws + lane * st::row_bytes,
-                        G<const uint8_t>(v.codes) +
-                            ((tile0 + lane) * v.tile_bytes + (int64_t)i * st::row_bytes),
-                        (unsigned)(steps * st::step), full + slot);
+        const int tiles = o.tiles - tile0 < st::tiles ? (int)(o.tiles - tile0) : st::tiles,
+                  ahead = last - first < st::depth ? last - first : st::depth;
+        const carrier<CODE, BN> c = { at,
+                                      full,
+                                      G<const uint8_t>(v.codes) + tile0 * v.tile_bytes,
+                                      x + row0 * COLUMN,
+                                      v.tile_bytes,
+                                      o.x_rows,
+                                      tiles,
+                                      v.steps };
+        for (int i = 0; i < ahead; i++)
+            c.bring_codes(first + i, i);
+        cu_after();
+        for (int i = 0; i < ahead; i++)
+            c.bring_x(first + i, i);
+        for (int i = ahead; i < last - first; i++) {
+            const int slot = i % st::depth, round = i / st::depth;
+            cu_bar_wait(empty + slot, (unsigned)((round - 1) & 1));
+            c.bring_codes(first + i, slot);
+            c.bring_x(first + i, slot);
         }
     }
 
@@ -492,6 +534,8 @@ inline namespace CU_NAME(mm_sm90_cu)
         CU_DYNAMIC_1K(uint8_t, at);
         const S<uint64_t> full = cu_as<uint64_t>(at + st::depth * st::bytes), empty = full + 8;
         const S<float> map = cu_as<float>(at + (st::depth * st::bytes + 128));
+        cu_next();
+        if (group.parts) cu_after(); /* only then it is known what the block has */
         const mm_panel panel = mm_panel_of(group, blockIdx.y, BN);
         const int stages = (v.steps + STEPS - 1) / STEPS, first = (int)blockIdx.z * o.per_split,
                   last = first + o.per_split < stages ? first + o.per_split : stages;
@@ -509,6 +553,8 @@ inline namespace CU_NAME(mm_sm90_cu)
             cu_regs_less<40>();
             if (threadIdx.x < USERS * CU_GROUP + CU_WARP)
                 bring<CODE, BN>(at, full, empty, v, x, mm_row8(group, panel.m0), o, first, last);
+            else
+                cu_after();
             all_read();
         } else {
             cu_regs_more<232>();
@@ -521,6 +567,7 @@ inline namespace CU_NAME(mm_sm90_cu)
         sm90_join_kernel(sm90_args o, mm_view outliers, int splits)
     {
         const int64_t out = (int64_t)blockIdx.x * JOIN + threadIdx.x, m = blockIdx.y;
+        cu_follow();
         if (out >= o.out.N) return;
         float sum = 0;
         for (int i = 0; i < splits; i++)
@@ -539,12 +586,12 @@ inline namespace CU_NAME(mm_sm90_cu)
                               a->w->s.tiles,       how.rows,
                               mm_terms(a->w, v),   how.per_split };
         CU_ALLOW(d, (sm90_kernel<CODE, QUICK, BN>), 0);
-        CU_LAUNCH(d, "sm90", (sm90_kernel<CODE, QUICK, BN>),
+        CU_FOLLOW(d, "sm90", (sm90_kernel<CODE, QUICK, BN>),
                   dim3((unsigned)lq_ceil_div(a->w->s.tiles, st::tiles), mm_panels(x->rows, BN),
                        (unsigned)how.splits),
                   THREADS, st::shared, v, outliers, x->rows, x->b, o);
         if (how.splits > 1)
-            CU_LAUNCH(d, "sm90_join", sm90_join_kernel,
+            CU_FOLLOW(d, "sm90_join", sm90_join_kernel,
                       dim3((unsigned)lq_ceil_div(v.N, JOIN), (unsigned)x->rows.M), JOIN, 0, o,
                       outliers, how.splits);
     }

@@ -299,6 +299,32 @@ template <int WHEN> __global__ void follower(G<float> buf)
 #define RUN_FOLLOW(kernel) \
     [](dev *d, float *buf) { CU_FOLLOW(d, "it", (kernel), dim3(1), N, 0, buf); }
 
+/* The engine brings something before the launch before has ended: what may change, or what nobody writes. */
+template <bool FIXED> __global__ void carried(G<float> buf)
+{
+    enum { BYTES = 256 };
+    CU_DYNAMIC_1K(uint8_t, at);
+    const S<uint64_t> full = cu_as<uint64_t>(at + BYTES);
+    const G<const uint8_t> from = cu_as<const uint8_t>(buf);
+    cu_next();
+    if (threadIdx.x == 0) {
+        cu_bar_init(full, 1);
+        cu_bars_ready();
+        cu_bar_expect(full, BYTES);
+        if (FIXED)
+            cu_bulk_ldg(at, from, (unsigned)BYTES, full);
+        else
+            cu_bulk(at, from, (unsigned)BYTES, full);
+    }
+    cu_after();
+    __syncthreads();
+    cu_bar_wait(full, 0);
+}
+#define RUN_CARRIED(fixed)                                                              \
+    [](dev *d, float *buf) {                                                            \
+        CU_FOLLOW(d, "it", (carried<fixed>), dim3(1), CU_WARP, 256 + 16, (float *)buf); \
+    }
+
 /* ---- device memory among the blocks of a launch ---- */
 enum {
     PER = 16,
@@ -511,6 +537,8 @@ extern "C" const broken_case broken_cases[] = {
     { "it copies what may change", "follow: device memory is copied",
       RUN_FOLLOW(follower<COPIED>) },
     { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
+    { "its engine copies what may change", "follow: device memory", RUN_CARRIED(false) },
+    { "what does not", NULL, RUN_CARRIED(true) },
     { "it reads what the launch before has written, after it", NULL, RUN_READER(false, writer<0>) },
     { "before it has ended", "follow: what a launch before", RUN_READER(true, writer<0>) },
     { "what that has not written", NULL, RUN_READER(true, writer<PER>) },

@@ -32,7 +32,7 @@ unsigned shared_at(const void *p);
 void bar_init(const void *bar, unsigned n);
 void bar_arrive(const void *bar, unsigned bytes);
 void bar_wait(const void *bar, unsigned parity, const char *file, int line);
-void bulk(void *dst, span d, const void *src, span s, size_t n, const void *bar);
+void bulk(void *dst, span d, const void *src, span s, size_t n, const void *bar, bool constant);
 void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, bool f16,
            const char *file, int line);
 void wgmma_commit();
@@ -60,7 +60,11 @@ static inline void cu_bar_wait(S<uint64_t> bar, unsigned parity, EMU_HERE)
 }
 template <class T, class U> void cu_bulk(S<T> dst, G<U> src, unsigned n, S<uint64_t> bar)
 {
-    emu::bulk((void *)dst.p, dst.s, (const void *)src.p, src.s, n, bar.p);
+    emu::bulk((void *)dst.p, dst.s, (const void *)src.p, src.s, n, bar.p, false);
+}
+template <class T, class U> void cu_bulk_ldg(S<T> dst, G<U> src, unsigned n, S<uint64_t> bar)
+{
+    emu::bulk((void *)dst.p, dst.s, (const void *)src.p, src.s, n, bar.p, true);
 }
 template <int N> void cu_regs_less(EMU_HERE) { emu::regs_meet(N, file, line); }
 template <int N> void cu_regs_more(EMU_HERE) { emu::regs_meet(N, file, line); }

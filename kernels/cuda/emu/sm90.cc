@@ -257,13 +257,16 @@ void engine_touch(size_t off, size_t n, bool write)
     }
 }
 
-void bulk(void *dst, span d, const void *src, span s, size_t n, const void *on)
+void bulk(void *dst, span d, const void *src, span s, size_t n, const void *on, bool constant)
 {
     bar *b = bar_of(on);
     const size_t at = shared_at(dst);
     const int w = warp_now();
     if (n % GRAIN || !n) fail("bulk: %zu bytes", n);
-    read_global(src, n, GRAIN, s);
+    if (constant)
+        touch_constant(src, n, GRAIN, s);
+    else
+        read_global(src, n, GRAIN, s);
     if ((uintptr_t)dst < d.lo || (uintptr_t)dst + n > d.hi || (uintptr_t)dst % GRAIN)
         fail("bounds: a bulk copy of %zu bytes to offset %lld of %zu in shared memory", n,
              (long long)((uintptr_t)dst - d.lo), (size_t)(d.hi - d.lo));
