@@ -53,6 +53,7 @@ inline namespace CU_NAME(mm_gemv_cu)
     __device__ void sweep(float acc[ROWS][MB], const mm_view &v, int64_t tile, G<const float> x,
                           int64_t ldx, int M, S<const float> map, int from, int to)
     {
+        constexpr bool PLAIN = CODE == C_F32; /* no registers for scales that it has not */
         const int lane = threadIdx.x % CU_WARP, warp = threadIdx.x / CU_WARP;
         const int quad = lane % 4, c = lane / 4 % 4, half = lane / 16;
         const G<const uint8_t> codes = G<const uint8_t>(v.codes) + tile * v.tile_bytes;
@@ -69,13 +70,18 @@ inline namespace CU_NAME(mm_gemv_cu)
                 unsigned w[mm_words(CODE)];
                 for (int i = 0; i < mm_words(CODE); i++)
                     w[i] = CODE == C_ROWS ? word_of(raw[r], i) : word_of(raw[i], r);
-                s[r] = mm_scales(v, tile, step, c, ROWS * quad + r);
                 mm_numbers<CODE>(q[r], w, c, map);
-                mm_center(q[r], &s[r], v.zero);
+                s[r] = { 1.0f, 0.0f, 0 };
+                if (!PLAIN) {
+                    s[r] = mm_scales(v, tile, step, c, ROWS * quad + r);
+                    mm_center(q[r], &s[r], v.zero);
+                }
             }
             for (int m = 0; m < MB; m++) {
-                const G<const float> in =
-                    x + ((m < M ? m : M - 1) * ldx + (int64_t)step * TILE_K + 8 * c);
+                const int64_t at = (int64_t)step * TILE_K + 8 * c;
+                const int row = m < M ? m : M - 1;
+                /* of f32 a row's place takes one register, not two */
+                const G<const float> in = PLAIN ? x + at + row * (int)ldx : x + (row * ldx + at);
                 const float4 lo = cu_ld<float4>(in), hi = cu_ld<float4>(in + 4);
                 const float xs[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
                 for (int r = 0; r < ROWS; r++) {
