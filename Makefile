@@ -74,7 +74,7 @@ isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(
               $(if $(LIBEDIT),$(if $(findstring cli/line_edit.c,$(1)),-DLLMQ_LIBEDIT $(EDITCF)))
 
 # CUDA: where nvcc is found (scripts/make/cuda.sh; NVCC= leaves it out), kernels/cuda/ is compiled for it:
-# machine code for each of CUDA_ARCHS (80 and this machine's GPUs; 80 86 89 90a are what a release has) and
+# machine code for each of CUDA_ARCHS (80 and this machine's GPUs; 80 90a 100 120 are what a release has) and
 # PTX of compute_80, which newer ones compile at start. The same sources compiled for the host (kernels/cuda/emu/) are part of the tests; a
 # sanitizer cannot follow their fibres, which have checks of their own.
 CUDA_SAID  := $(shell CC='$(CC)' CUDA_ARCHS='$(CUDA_ARCHS)' scripts/make/cuda.sh $(if $(SANITIZE),'',$(if $(filter undefined,$(origin NVCC)),,'$(NVCC)')))
@@ -336,7 +336,7 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
 	@scripts/bench/bench-gpu.sh
 # Code for what is rented (8.0's runs on 8.6 and 8.9, its PTX on what is newer), packed as small as nvcc can
-BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_CODE),80 90a $(patsubst sm_%,%,$(filter sm_120,$(if $(CUDA_CC),$(shell $(CUDA_CC) --list-gpu-code)))))
+BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_CODE),80 90a $(patsubst sm_%,%,$(filter sm_100 sm_120,$(if $(CUDA_CC),$(shell $(CUDA_CC) --list-gpu-code)))))
 BUNDLE_NVCC   = $(CUDA_CC)$(if $(CUDA_CC),$(if $(findstring --compress-mode,$(shell $(CUDA_CC) --help)), --compress-mode size))
 gpu-bundle: ## build/llmq-gpu.tar.gz: what tries and times llmq on a rented GPU, with nothing else there (docs/gpu-rented.md); CUDA_ARCHS
 	$(Q)[ -n '$(and $(CUDA_RT),$(BUNDLE_ARCHS))' ] || { echo 'gpu-bundle: expected code for a GPU; CUDA: $(CUDA_NOTE)' >&2; exit 1; }

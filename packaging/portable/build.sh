@@ -30,7 +30,8 @@ out=build/portable/$ARCH/llmq
 shift
 nvcc=$(CC=cc CUDA_ARCHS='' scripts/make/cuda.sh | tr ' ' '\n' | sed -n 's/^nvcc=//p' | tr '~' ' ')
 if [ "$ARCH" = "$(uname -m)" ] && [ -n "$nvcc" ] && $nvcc --help | grep -q -- --compress-mode; then
-    set -- NVCC="$nvcc --compress-mode size" CUDA_ARCHS=80
+    # A family of GPUs each, whose newer members run it: 8.0's runs on 8.6 and 8.9, 10.0's on 10.3
+    set -- NVCC="$nvcc --compress-mode size" CUDA_ARCHS="80 90a 100 120"
 else
     set -- NVCC=
 fi

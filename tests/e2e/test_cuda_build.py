@@ -139,6 +139,16 @@ def test_code_may_be_named_as_other_programs_name_it(machine, words, archs):
     assert machine.make("cuda", f"CUDA_ARCHS={words}").endswith(f"code for {archs}, and for later GPUs by their driver")
 
 
+def test_a_release_has_code_for_every_gpu_that_nvcc_knows(machine):
+    """Of a GPU's own family, not newer than it; 9.0's of its own alone, as wgmma's."""
+    machine.toolkit("usr/local/cuda", "13.0")
+    [archs] = re.findall(r'CUDA_ARCHS="([^"]*)"', (ROOT / "packaging/portable/build.sh").read_text())
+    assert machine.make("cuda", f"CUDA_ARCHS={archs}").endswith(f"code for {archs}, and for later GPUs by their driver")
+    made = [(int(a.rstrip("a")), a.endswith("a")) for a in archs.split()]
+    for cc in (int(c) for c in CODES["13.0"].split() if int(c) >= 80):
+        assert any(a == cc or (not own and a // 10 == cc // 10 and a < cc) for a, own in made), cc
+
+
 def test_native_without_a_gpu_is_the_default_and_said(machine):
     machine.toolkit("usr/local/cuda", "13.0")
     assert machine.make("cuda", "CUDA_ARCHS=native").endswith(
