@@ -163,6 +163,7 @@ inline namespace CU_NAME(moe_cu)
     {
         const int64_t t = blockIdx.x;
         const int lane = threadIdx.x;
+        cu_follow();
         scores = scores + t * s.E;
         choice = choice + t * s.E;
         chosen = chosen + t * s.k;
@@ -249,6 +250,7 @@ inline namespace CU_NAME(moe_cu)
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
         const int share = (n + THREADS - 1) / THREADS * CU_WARP, i0 = warp * share;
         const int i1 = i0 + share < n ? i0 + share : n;
+        cu_follow();
         for (int i = threadIdx.x; i < WARPS * E; i += THREADS)
             count[i] = 0;
         __syncthreads();
@@ -280,6 +282,7 @@ inline namespace CU_NAME(moe_cu)
                     int64_t H, int k)
     {
         const int64_t h = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
+        cu_follow();
         if (h >= H) return;
         float sum = 0;
         for (int i = 0; i < k; i++)
@@ -304,7 +307,7 @@ void CU_NAME(route)(dev *d, const dev_route_args *a)
                             .eps = a->eps,
                             .jitter = a->jitter };
     if (a->T == 0) return;
-    CU_LAUNCH(d, "route", route_kernel, dim3((unsigned)a->T), CU_WARP, 0, a->scores, a->choice,
+    CU_FOLLOW(d, "route", route_kernel, dim3((unsigned)a->T), CU_WARP, 0, a->scores, a->choice,
               a->group_score, a->group_best, a->correction, a->each, a->shared, a->chosen, a->share,
               s);
 }
@@ -312,7 +315,7 @@ void CU_NAME(route)(dev *d, const dev_route_args *a)
 void CU_NAME(place)(dev *d, const dev_place_args *a)
 {
     CU_ALLOW(d, place_kernel, 0);
-    CU_LAUNCH(d, "place", place_kernel, dim3(1), THREADS, WARPS * (size_t)a->E * sizeof(int),
+    CU_FOLLOW(d, "place", place_kernel, dim3(1), THREADS, WARPS * (size_t)a->E * sizeof(int),
               a->first, a->busy, a->place, a->sent, a->chosen, (int)(a->T * a->k), (int)a->E,
               (int)a->k);
 }
@@ -321,7 +324,7 @@ void CU_NAME(join_experts)(dev *d, const dev_join_args *a)
 {
     for (int64_t t = 0; t < a->T; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
-        CU_LAUNCH(d, "join_experts", join_kernel, dim3((unsigned)lq_ceil_div(a->H, THREADS), n),
+        CU_FOLLOW(d, "join_experts", join_kernel, dim3((unsigned)lq_ceil_div(a->H, THREADS), n),
                   THREADS, 0, a->out + t * a->H, a->y, a->share ? a->share + t * a->k : NULL,
                   a->place + t * a->k, a->H, (int)a->k);
     }
