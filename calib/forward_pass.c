@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calib/gemm.h"
 #include "calib/share.h"
 #include "calib/spill.h"
 
@@ -28,9 +29,12 @@ struct cal_pass {
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
-    store state; /* fwd_state: of a chunk [T, hidden], then the rest */
-    store inner; /* between the stages of a layer; width 0: none */
-    float *x;    /* one chunk: the copy that a look consumes */
+    store state;          /* fwd_state: of a chunk [T, hidden], then the rest */
+    store inner;          /* between the stages of a layer; width 0: none */
+    store own, own_inner; /* the original's; width 0: none */
+    float *d, *du; /* of a chunk: rows compared, and of a last linear its inputs'; NULL: none */
+    float *all_d;  /* of a whole chunk, where there are several ranks */
+    float *x;      /* one chunk: the copy that a look consumes */
     lq_arena scratch;
 };
 
@@ -102,6 +106,10 @@ static lq_status embed_all(cal_pass *r, const int32_t *ids, lq_err *err)
         s = fwd_embed(&r->m, x, ids + first * r->len, chunk_windows(r, c), r->len, MM_F32,
                       &r->scratch, r->p, err);
         if (!s) s = put_chunk(r, &r->state, c, r->state.width, err);
+        if (s || !r->own.width) continue;
+        memcpy(place_of(r, &r->own, c), x,
+               (size_t)(chunk_windows(r, c) * r->len * r->own.width) * sizeof *x);
+        s = put_chunk(r, &r->own, c, r->own.width, err);
     }
     return s;
 }
@@ -114,10 +122,28 @@ int64_t cal_stage_width(const arch_config *c)
     return most;
 }
 
+int64_t cal_match_width(const arch_config *c) { return cal_stage_width(c) + c->hidden; }
+
 int64_t cal_chunk(int64_t n, int64_t len)
 {
     const int64_t windows = CHUNK_TOKENS / len > 0 ? CHUNK_TOKENS / len : 1;
     return (windows < n ? windows : n) * len;
+}
+
+/* The original's states, and room to compare. */
+static lq_status open_match(cal_pass *r, const cal_opts *o, lq_err *err)
+{
+    const arch_config *c = r->m.cfg;
+    const int64_t width = cal_stage_width(c), rows = r->share.per_slice * r->len;
+    const size_t all = o->ranks ? (size_t)(r->share.per_chunk * r->len) : 0;
+    lq_status s = open_store(&r->own, r, c->hidden, o->spill_dir, err);
+    if (!s) s = open_store(&r->own_inner, r, width, o->spill_dir, err);
+    if (s) return s;
+    r->du = malloc((size_t)(rows * width) * sizeof *r->du);
+    r->d = malloc((size_t)(rows * c->hidden) * sizeof *r->d);
+    r->all_d = all ? malloc(all * (size_t)c->hidden * sizeof *r->all_d) : NULL;
+    if (r->du && r->d && (!all || r->all_d)) return LQ_OK;
+    return lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
 }
 
 lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, const cal_opts *o,
@@ -127,7 +153,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     cal_pass *r = calloc(1, sizeof *r);
     if (!r) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     r->p = p;
-    r->state.fd = r->inner.fd = -1;
+    r->state.fd = r->inner.fd = r->own.fd = r->own_inner.fd = -1;
     r->n = samples->n;
     r->len = samples->len;
     r->want_h = o->want_h;
@@ -144,8 +170,10 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     bool stages = false, looks = false;
     for (int64_t i = 0; i < r->m.cfg->layers; i++)
         *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
+    looks |= o->looks;
     s = open_store(&r->state, r, fwd_state(r->m.cfg), o->spill_dir, err);
     if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
+    if (!s && stages && o->match) s = open_match(r, o, err);
     if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
         s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
     if (!s && o->ranks && looks) s = found_open(&r->found, &r->share, err);
@@ -172,7 +200,12 @@ void cal_close(cal_pass *r)
     fwd_offload_close(r->offload);
     close_store(&r->state);
     close_store(&r->inner);
+    close_store(&r->own);
+    close_store(&r->own_inner);
     found_close(r->found);
+    free(r->d);
+    free(r->du);
+    free(r->all_d);
     free(r->all);
     free(r->x);
     lq_arena_free(&r->scratch);
@@ -189,6 +222,7 @@ typedef struct {
     arch_role of[CAL_N_SITES]; /* the role that brings a site's rows of this chunk */
     bool seen[CAL_N_SITES];
     cal_found *found; /* rows go here; NULL: into the statistics */
+    int64_t every;    /* chunk that is looked at, from the first on */
     bool oom;
 } look;
 
@@ -243,7 +277,8 @@ static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, loo
          c++) { /* of the last round we may have none */
         lq_report(job, "calibration", (double)c, (double)rounds);
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        if (c < mine) s = run_chunk(r, c, layer, l, k, err);
+        const bool wanted = !k || share_at(&r->share, c) / r->share.in_chunk % k->every == 0;
+        if (c < mine && wanted) s = run_chunk(r, c, layer, l, k, err);
         if (!s && k && r->found) s = found_share(r->found, c, k->st, r->p, err);
     }
     return s;
@@ -312,15 +347,16 @@ static lq_status check_finite(const cal_pass *r, const cal_stats *s, cal_site si
                    (long long)layer, arch_role_text(role), (long long)bad);
 }
 
-lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
-                         int64_t first, int64_t n, const lq_job *job, lq_err *err)
+static lq_status statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                            int64_t first, int64_t n, int64_t every, const lq_job *job, lq_err *err)
 {
     look k = { .st = st,
                .c = r->m.cfg,
                .p = r->p,
                .shared = first == 0,
                .all_experts = r->all_experts,
-               .found = r->found };
+               .found = r->found,
+               .every = every };
     lq_status s = start_look(r, st, layer, first, n, err);
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
@@ -341,6 +377,34 @@ lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const 
     return s;
 }
 
+lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                         int64_t first, int64_t n, const lq_job *job, lq_err *err)
+{
+    return statistics(r, st, layer, l, first, n, 1, job, err);
+}
+
+lq_status cal_glance(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                     const lq_job *job, lq_err *err)
+{
+    return statistics(r, st, layer, l, 0, 0, CAL_GLANCE, job, err);
+}
+
+lq_status cal_follow(cal_pass *r, int64_t layer, const model_layer *own, const lq_job *job,
+                     lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (r->offload) fwd_offload_drop(r->offload);
+    for (int64_t c = 0; r->own.width && c < n_chunks(r) && !s; c++) {
+        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        s = get_chunk(r, &r->own, c, r->own.width, err);
+        if (!s)
+            s = fwd_layer(r->m.cfg, own, layer, place_of(r, &r->own, c), chunk_windows(r, c),
+                          r->len, MM_F32, NULL, r->offload, &r->scratch, r->p, err);
+        if (!s) s = put_chunk(r, &r->own, c, r->own.width, err);
+    }
+    return s;
+}
+
 lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err)
 {
@@ -348,75 +412,141 @@ lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq
 }
 
 /* ---- a layer in stages ---- */
-/* Chunk c to `at`. */
-static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_layer *l, fwd_point at,
-                          lq_err *err)
+/* Chunk c of a state, with what is between its stages, to `at`. */
+static lq_status chunk_to(cal_pass *r, const store *state, const store *inner, int64_t c,
+                          int64_t layer, const model_layer *l, fwd_point at, lq_err *err)
 {
     const arch_config *cfg = r->m.cfg;
     const arch_config *own = arch_at(cfg, layer);
-    const int64_t H = r->state.width;
+    const int64_t H = state->width;
     const bool reads = at != FWD_AT_O && at != FWD_AT_DOWN, writes = reads && at != FWD_AT_QKV;
-    float *x = place_of(r, &r->state, c), *u = place_of(r, &r->inner, c);
-    lq_status s = reads ? get_chunk(r, &r->state, c, H, err) : LQ_OK;
-    if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(own, at - 1), err);
+    float *x = place_of(r, state, c), *u = place_of(r, inner, c);
+    lq_status s = reads ? get_chunk(r, state, c, H, err) : LQ_OK;
+    if (!s && at > FWD_AT_QKV) s = get_chunk(r, inner, c, fwd_point_width(own, at - 1), err);
     if (!s)
         s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, r->offload,
                          &r->scratch, r->p, err);
-    if (!s && writes) s = put_chunk(r, &r->state, c, H, err);
-    if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(own, at), err);
+    if (!s && writes) s = put_chunk(r, state, c, H, err);
+    if (!s && at < FWD_AT_END) s = put_chunk(r, inner, c, fwd_point_width(own, at), err);
+    return s;
+}
+
+/* to [rows, width] = x0 / by - x, or += (x0 - x) / scale */
+typedef struct {
+    float *to;
+    const float *x0, *x, *by;
+    float scale; /* 0: the first */
+    int64_t rows, width;
+} less_job;
+
+enum { LESS_ROWS = 64 };
+
+static void less_item(void *ctx, int64_t item, int thread)
+{
+    const less_job *j = ctx;
+    const int64_t from = item * LESS_ROWS, W = j->width,
+                  to = from + LESS_ROWS < j->rows ? from + LESS_ROWS : j->rows;
+    (void)thread;
+    for (int64_t i = from * W; i < to * W; i++)
+        if (j->scale != 0)
+            j->to[i] += (j->x0[i] - j->x[i]) / j->scale;
+        else
+            j->to[i] = (j->by ? j->x0[i] / j->by[i % W] : j->x0[i]) - j->x[i];
+}
+
+static bool ends_branch(fwd_point at) { return at == FWD_AT_O || at == FWD_AT_DOWN; }
+
+/* Rows d of chunk c at a point, whose inputs are there; *d: they. */
+static lq_status compare(cal_pass *r, const float **d, int64_t c, int64_t K, fwd_point at,
+                         const cal_original *by, lq_err *err)
+{
+    const int64_t T = chunk_windows(r, c) * r->len, H = r->m.cfg->hidden;
+    less_job j = { r->du, place_of(r, &r->own_inner, c), place_of(r, &r->inner, c), by->cols, 0, T,
+                   K };
+    lq_status s = LQ_OK;
+    pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
+    *d = r->du;
+    if (!ends_branch(at)) return LQ_OK;
+    *d = r->d;
+    for (int64_t t = 0; t < T; t += r->len) /* a window's sums are the same in any slice */
+        gemm_run(r->d + t * H, H, (gemm_in){ r->du + t * K, K, false }, (gemm_in){ by->W, K, true },
+                 r->len, H, K, 0, r->p);
+    if (by->scale == 0) return LQ_OK;
+    s = get_chunk(r, &r->own, c, H, err);
+    if (!s) s = get_chunk(r, &r->state, c, H, err);
+    j = (less_job){
+        r->d, place_of(r, &r->own, c), place_of(r, &r->state, c), NULL, by->scale, T, H
+    };
+    if (!s) pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
     return s;
 }
 
 /* What is read at a point, [T,K] of all chunks in their order, into the statistics. */
-static lq_status add_stage(cal_pass *r, cal_stats *site, int64_t K, const lq_job *job, lq_err *err)
+static lq_status add_stage(cal_pass *r, cal_stats *site, fwd_point at, const cal_original *by,
+                           const lq_job *job, lq_err *err)
 {
     const cal_share *sh = &r->share;
+    const int64_t K = site->K, D = site->D;
     int64_t have = 0; /* rows of the chunk */
     lq_status s = LQ_OK;
     for (int64_t slice = 0; slice < sh->n_slices && !s; slice++) {
-        const bool ours = share_owner(sh, slice) == sh->rank;
+        const int owner = share_owner(sh, slice);
+        const bool ours = owner == sh->rank;
         const int64_t c = slice / sh->size, T = share_windows(sh, slice) * r->len;
+        const float *d = NULL;
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
         if (ours) s = get_chunk(r, &r->inner, c, K, err);
+        if (ours && D && !s) s = get_chunk(r, &r->own_inner, c, K, err);
+        if (ours && D && !s) s = compare(r, &d, c, K, at, by, err);
         const bool whole = sh->in_chunk == 1 && ours; /* where it is */
         float *x = whole ? place_of(r, &r->inner, c) : r->all + have * K;
-        const size_t bytes = (size_t)(T * K) * sizeof *x;
+        float *to = D ? r->all_d + have * D : NULL;
+        const size_t bytes = (size_t)(T * K) * sizeof *x, more = (size_t)(T * D) * sizeof *d;
         if (!s && ours && !whole) memcpy(x, place_of(r, &r->inner, c), bytes);
-        if (!s) s = comm_broadcast(sh->ranks, share_owner(sh, slice), x, bytes, err);
+        if (!s && ours && D) memcpy(to, d, more);
+        if (!s) s = comm_broadcast(sh->ranks, owner, x, bytes, err);
+        if (!s && D) s = comm_broadcast(sh->ranks, owner, to, more, err);
         have += T;
         if (s || !share_ends(sh, slice)) continue;
-        cal_stats_add(site, whole ? x : r->all, K, have, r->p);
+        cal_stats_add_with(site, whole ? x : r->all, K, D ? r->all_d : NULL, D, have, r->p);
         have = 0;
     }
     return s ? s : share_sums(sh, site, err);
 }
 
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
-                    fwd_point at, const lq_job *job, lq_err *err)
+                    const cal_original *by, fwd_point at, const lq_job *job, lq_err *err)
 {
     const int64_t K = fwd_point_width(arch_at(r->m.cfg, layer), at), n = n_chunks(r);
     cal_stats *site = NULL;
     lq_status s = LQ_OK;
     if (r->offload) fwd_offload_drop(r->offload);
     assert(r->inner.width && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
+    assert(!by || r->own.width);
     if (at < FWD_AT_END) {
         cal_layer_stats_free(st);
         st->tokens = r->n * r->len;
         site = &st->site[cal_site_at(at)];
         s = cal_stats_init(site, K, r->want_h, r->on, err);
+        if (!s && by && by->match)
+            s = cal_stats_match(site, ends_branch(at) ? r->m.cfg->hidden : K, err);
         site->limit = r->outlier;
         site->part = r->share.rank;
         site->parts = r->share.size;
     }
     for (int64_t c = 0; c < n && !s; c++) {
+        const float *d = NULL;
         lq_report(job, "calibration", (double)(at * n + c), (double)(FWD_N_POINTS * n));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        s = chunk_to(r, c, layer, l, at, err);
-        if (!s && site && r->share.size == 1)
-            cal_stats_add(site, place_of(r, &r->inner, c), K, chunk_windows(r, c) * r->len, r->p);
+        if (by) s = chunk_to(r, &r->own, &r->own_inner, c, layer, by->own, at, err);
+        if (!s) s = chunk_to(r, &r->state, &r->inner, c, layer, l, at, err);
+        if (s || !site || r->share.size > 1) continue;
+        if (site->D) s = compare(r, &d, c, K, at, by, err);
+        cal_stats_add_with(site, place_of(r, &r->inner, c), K, d, site->D,
+                           chunk_windows(r, c) * r->len, r->p);
     }
     if (s || !site) return s;
-    if (r->share.size > 1) s = add_stage(r, site, K, job, err);
+    if (r->share.size > 1) s = add_stage(r, site, at, by, job, err);
     if (!s) s = cal_stats_finish(site, err);
     return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
 }

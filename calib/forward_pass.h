@@ -22,9 +22,13 @@ typedef struct cal_pass cal_pass;
 typedef struct {
     const char *spill_dir; /* hidden states go into an unnamed file there; NULL: into memory */
     bool want_h;
-    bool staged;   /* cal_stage will be called, where layers allow it; cal_statistics for others */
-    bool logits;   /* cal_logits will be called: the head is loaded */
-    float outlier; /* cal_stats.limit */
+    bool staged; /* cal_stage will be called, where layers allow it; cal_statistics for others */
+    bool looks;  /* cal_glance will be called for these */
+    bool
+        match; /* cal_stage is told what to compare with (cal_original): the original's states go along. Not
+                      where layers have no points */
+    bool logits;      /* cal_logits will be called: the head is loaded */
+    float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
     bool sums;        /* statistics stay sums: cal_stats_finish is the caller's */
@@ -55,16 +59,40 @@ const model *cal_model(const cal_pass *r);
  * not finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
 lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                          int64_t first, int64_t n, const lq_job *job, lq_err *err);
+/* The same of what the layer has once, of every CAL_GLANCE-th chunk: enough to choose scales by. */
+enum { CAL_GLANCE = 4 };
+lq_status cal_glance(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
+                     const lq_job *job, lq_err *err);
+/* With cal_opts.match: the original's states through its layer, of those that no cal_stage goes through. Else nothing.
+ * Errors: those of cal_advance. */
+lq_status cal_follow(cal_pass *r, int64_t layer, const model_layer *own, const lq_job *job,
+                     lq_err *err);
 /* State := layer(state). */
 lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq_job *job,
                       lq_err *err);
+/* What rows at a point are compared with: those of the original, whose states go through its own layer. A row's d is
+ *     x0 / cols - x                         at FWD_AT_QKV and FWD_AT_MLP: x0 is the original's row, x that of the layer at work
+ *     (x0 / cols - x) W^T + (s0 - s) / scale    at FWD_AT_O and FWD_AT_DOWN: s0 and s are the states that the outputs join
+ * With M = mean d x^T (calib/stats.h) and H the weights W + W M / H, and W + M / H, come nearest to the original's
+ * outputs, and states, where x goes in: arXiv:2504.09629 (QEP), arXiv:2504.02692 (GPTAQ). */
+typedef struct {
+    const model_layer *own;
+    bool match; /* d is wanted */
+    const float
+        *cols; /* [K]: what the linear's columns were multiplied with (folding); NULL: nothing */
+    const float *W; /* [hidden,K]: the linear, with them */
+    float scale;    /* fwd_join_scale; 0: outputs alone are compared */
+} cal_original;
+
 /* The layer's stages (runtime/forward/forward.h), where fwd_has_points: from FWD_AT_QKV to FWD_AT_END, each
  * once. The state goes on to `at`, with the linears of the points before as `l` has them then; st
- * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). Errors:
+ * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). by: with cal_opts.match alone. Errors:
  * cal_statistics's. */
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
-                    fwd_point at, const lq_job *job, lq_err *err);
+                    const cal_original *by, fwd_point at, const lq_job *job, lq_err *err);
 int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
+/* With cal_opts.match: those of a chunk's token that d takes. */
+int64_t cal_match_width(const arch_config *c);
 /* Once the state is after the last layer, of one process: logits [n, vocab] of positions from .. from + n of a
  * window. */
 enum { CAL_LOGIT_ROWS = 512 }; /* n at most */

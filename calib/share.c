@@ -295,7 +295,12 @@ lq_status share_sums(const cal_share *s, cal_stats *of, lq_err *err)
         if (st) return st;
     }
     if (!of->H) return LQ_OK;
-    float *box = malloc(cal_stats_tiles(of, 0, NULL, false) * sizeof *box);
+    size_t most = 0;
+    for (int part = 0; part < s->size; part++) {
+        const size_t n = cal_stats_tiles(of, part, NULL, false);
+        most = n > most ? n : most;
+    }
+    float *box = malloc(most * sizeof *box);
     lq_status st = box ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for statistics");
     for (int from = 0; from < s->size && !st; from++) {
         const size_t n = cal_stats_tiles(of, from, from == s->rank ? box : NULL, false);

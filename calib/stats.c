@@ -32,13 +32,32 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *
     return LQ_OK;
 }
 
+lq_status cal_stats_match(cal_stats *s, int64_t D, lq_err *err)
+{
+    const size_t n = (size_t)(D * s->K);
+    if (!s->H || !D) return LQ_OK;
+    s->M = calloc(n, sizeof *s->M);
+    if (!s->M)
+        return lq_fail(err, LQ_ENOMEM, "no memory for the statistics of %lld inputs",
+                       (long long)s->K);
+    s->D = D;
+    if (!s->on) return LQ_OK;
+    s->on->ops->bind(s->on);
+    s->M_on = s->on->ops->alloc(s->on, n * sizeof *s->M_on);
+    if (s->M_on) s->on->ops->zero(s->on, s->M_on, n * sizeof *s->M_on);
+    return LQ_OK;
+}
+
 void cal_stats_free(cal_stats *s)
 {
     if (s->on) {
         s->on->ops->free(s->on, s->H_on);
+        s->on->ops->free(s->on, s->M_on);
         s->on->ops->free(s->on, s->x_on);
+        s->on->ops->free(s->on, s->d_on);
     }
     free(s->H);
+    free(s->M);
     free(s->sum_abs);
     free(s->reached);
     free(s->mean_abs);
@@ -47,8 +66,8 @@ void cal_stats_free(cal_stats *s)
 
 typedef struct {
     cal_stats *s;
-    const float *x;
-    int64_t ldx, T;
+    const float *x, *d;
+    int64_t ldx, ldd, T;
     int64_t from, to, n; /* inputs of ours; blocks of them */
 } work;
 
@@ -64,26 +83,39 @@ static void add_columns(const work *w, int64_t k0, int64_t k1)
         }
 }
 
-/* ---- tiles of H's lower triangle ---- */
+/* ---- tiles of H's lower triangle, then of M ---- */
 typedef struct {
+    float *at; /* its first, rows K apart */
+    bool of_m;
     int64_t i, j; /* its first row and column */
     int64_t rows, columns;
 } tile;
 
-static tile tile_at(int64_t K, int64_t t)
+static int64_t h_tiles(const cal_stats *s)
 {
-    int64_t i = 0, j = t;
-    for (; j > i; j -= ++i) {
-    } /* rows of the triangle hold 1, 2, 3, ... tiles */
-    i *= TILE;
-    j *= TILE;
-    return (tile){ i, j, K - i < TILE ? K - i : TILE, K - j < TILE ? K - j : TILE };
+    const int64_t n = lq_ceil_div(s->K, TILE);
+    return n * (n + 1) / 2;
 }
 
 static int64_t all_tiles(const cal_stats *s)
 {
-    const int64_t n = lq_ceil_div(s->K, TILE);
-    return s->H && !s->on ? n * (n + 1) / 2 : 0;
+    if (!s->H || s->on) return 0;
+    return h_tiles(s) + lq_ceil_div(s->D, TILE) * lq_ceil_div(s->K, TILE);
+}
+
+static tile tile_at(const cal_stats *s, int64_t t)
+{
+    const int64_t K = s->K, of_h = h_tiles(s), across = lq_ceil_div(K, TILE);
+    const bool m = t >= of_h;
+    int64_t i = 0, j = m ? (t - of_h) % across : t;
+    if (m) i = (t - of_h) / across;
+    for (; !m && j > i; j -= ++i) {
+    } /* rows of the triangle hold 1, 2, 3, ... tiles */
+    i *= TILE;
+    j *= TILE;
+    const int64_t N = m ? s->D : K;
+    return (tile){ (m ? s->M : s->H) + i * K + j, m, i, j, N - i < TILE ? N - i : TILE,
+                   K - j < TILE ? K - j : TILE };
 }
 
 static int64_t n_parts(const cal_stats *s) { return s->parts ? s->parts : 1; }
@@ -99,9 +131,9 @@ size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box)
 {
     size_t n = 0;
     for (int64_t k = 0; k < tiles_of(s, part); k++) {
-        const tile t = tile_at(s->K, k * n_parts(s) + part);
+        const tile t = tile_at(s, k * n_parts(s) + part);
         for (int64_t r = 0; r < t.rows; r++, n += (size_t)t.columns) {
-            float *h = s->H + (t.i + r) * s->K + t.j;
+            float *h = t.at + r * s->K;
             if (box)
                 memcpy(from_box ? h : box + n, from_box ? box + n : h,
                        (size_t)t.columns * sizeof *h);
@@ -127,53 +159,74 @@ static void add_item(void *ctx, int64_t item, int thread)
         add_columns(w, k0, k0 + TILE < w->to ? k0 + TILE : w->to);
         return;
     }
-    const tile t = tile_at(K, (item - w->n) * n_parts(w->s) + w->s->part);
-    const int64_t ri = t.i, rj = t.j, ni = t.rows, nj = t.columns;
-    float *h = w->s->H + ri * K + rj;
-    if (ri == rj)
-        cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)ni, (int)w->T, 1, w->x + ri,
-                    (int)w->ldx, 1, h, (int)K);
+    const tile t = tile_at(w->s, (item - w->n) * n_parts(w->s) + w->s->part);
+    if (t.of_m && !w->d) return;
+    if (!t.of_m && t.i == t.j)
+        cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)t.rows, (int)w->T, 1, w->x + t.i,
+                    (int)w->ldx, 1, t.at, (int)K);
     else
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)ni, (int)nj, (int)w->T, 1,
-                    w->x + ri, (int)w->ldx, w->x + rj, (int)w->ldx, 1, h, (int)K);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t.rows, (int)t.columns, (int)w->T,
+                    1, (t.of_m ? w->d : w->x) + t.i, (int)(t.of_m ? w->ldd : w->ldx), w->x + t.j,
+                    (int)w->ldx, 1, t.at, (int)K);
 }
 
-/* H += x^T x there, while the pool sums the rest. */
-static void add_there(cal_stats *s, const float *x, int64_t ldx, int64_t T)
+/* Rows of K floats to the device; in one piece where they are together. */
+static void rows_there(dev *d, float *to, const float *x, int64_t ldx, int64_t T, int64_t K)
+{
+    const size_t row = (size_t)K * sizeof *x;
+    for (int64_t t = 0; t < (ldx == K ? 1 : T); t++)
+        d->ops->upload(d, to ? to + t * K : NULL, x + t * ldx, ldx == K ? (size_t)T * row : row);
+}
+
+/* H += x^T x and M += d^T x there, while the pool sums the rest. */
+static void add_there(cal_stats *s, const work *w)
 {
     dev *d = s->on;
-    const size_t row = (size_t)s->K * sizeof *x;
     d->ops->bind(d);
-    if (T > s->x_rows) {
+    if (w->T > s->x_rows) {
         d->ops->free(d, s->x_on);
-        s->x_on = d->ops->alloc(d, (size_t)T * row);
-        s->x_rows = T;
+        d->ops->free(d, s->d_on);
+        s->x_on = d->ops->alloc(d, (size_t)(w->T * s->K) * sizeof *w->x);
+        s->d_on = s->D ? d->ops->alloc(d, (size_t)(w->T * s->D) * sizeof *w->d) : NULL;
+        s->x_rows = w->T;
     }
-    for (int64_t t = 0; t < (ldx == s->K ? 1 : T); t++) /* together where they lie so */
-        d->ops->upload(d, s->x_on ? s->x_on + t * s->K : NULL, x + t * ldx,
-                       ldx == s->K ? (size_t)T * row : row);
-    d->ops->gemm(d, &(dev_gemm_args){ .C = s->H_on,
-                                      .A = s->x_on,
-                                      .B = s->x_on,
-                                      .ldc = s->K,
-                                      .lda = s->K,
-                                      .ldb = s->K,
-                                      .M = s->K,
-                                      .N = s->K,
-                                      .K = T,
-                                      .ta = true,
-                                      .lower = true,
-                                      .beta = 1 });
+    rows_there(d, s->x_on, w->x, w->ldx, w->T, s->K);
+    dev_gemm_args a = { .C = s->H_on,
+                        .A = s->x_on,
+                        .B = s->x_on,
+                        .ldc = s->K,
+                        .lda = s->K,
+                        .ldb = s->K,
+                        .M = s->K,
+                        .N = s->K,
+                        .K = w->T,
+                        .ta = true,
+                        .lower = true,
+                        .beta = 1 };
+    d->ops->gemm(d, &a);
+    if (!s->D || !w->d) return;
+    rows_there(d, s->d_on, w->d, w->ldd, w->T, s->D);
+    a.C = s->M_on;
+    a.A = s->d_on;
+    a.lda = a.M = s->D;
+    a.lower = false;
+    d->ops->gemm(d, &a);
+}
+
+void cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
+                        int64_t T, pool *p)
+{
+    work w = { .s = s, .x = x, .d = d, .ldx = ldx, .ldd = ldd, .T = T };
+    cal_stats_columns(s, s->part, &w.from, &w.to);
+    w.n = lq_ceil_div(w.to - w.from, TILE);
+    if (s->on) add_there(s, &w);
+    pool_run(p, w.n + tiles_of(s, s->part), add_item, &w);
+    s->tokens += T;
 }
 
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p)
 {
-    work w = { .s = s, .x = x, .ldx = ldx, .T = T };
-    cal_stats_columns(s, s->part, &w.from, &w.to);
-    w.n = lq_ceil_div(w.to - w.from, TILE);
-    if (s->on) add_there(s, x, ldx, T);
-    pool_run(p, w.n + tiles_of(s, s->part), add_item, &w);
-    s->tokens += T;
+    cal_stats_add_with(s, x, ldx, NULL, 0, T, p);
 }
 
 lq_status cal_stats_finish(cal_stats *s, lq_err *err)
@@ -182,6 +235,7 @@ lq_status cal_stats_finish(cal_stats *s, lq_err *err)
     if (s->on) {
         s->on->ops->bind(s->on);
         s->on->ops->download(s->on, s->H, s->H_on, (size_t)(K * K) * sizeof *s->H);
+        if (s->M) s->on->ops->download(s->on, s->M, s->M_on, (size_t)(s->D * K) * sizeof *s->M);
         const lq_status e = s->on->ops->sync(s->on, err);
         if (e) return lq_wrap(err, e, "statistics of %lld inputs", (long long)K);
     }
@@ -193,6 +247,8 @@ lq_status cal_stats_finish(cal_stats *s, lq_err *err)
     for (int64_t i = 0; i < K && s->H; i++)
         for (int64_t j = 0; j <= i; j++)
             s->H[j * K + i] = s->H[i * K + j] = (float)((double)s->H[i * K + j] / n);
+    for (int64_t i = 0; i < s->D * K; i++)
+        s->M[i] = (float)((double)s->M[i] / n);
     return LQ_OK;
 }
 

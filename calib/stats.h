@@ -2,6 +2,7 @@
  *
  *     H = mean over tokens of x x^T      mean_abs_k = mean |x_k|      max_abs_k = max |x_k|
  *     mean_sq_k = mean x_k^2             reached_k = tokens with |x_k| >= limit
+ *     M = mean over tokens of d x^T, where each comes with a row d [D] (cal_original in calib/forward_pass.h)
  *
  * H is summed in f32: one product per chunk of tokens as the caller hands them in, chunk after
  * chunk, each tile of H by one thread. So the figures depend on the chunks, never on the number of
@@ -18,16 +19,18 @@
 typedef struct {
     int64_t K, tokens;
     float *H;                 /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
+    int64_t D;                /* 0: no M */
+    float *M;                 /* [D,K], or NULL */
     double *sum_abs, *sum_sq; /* [K] */
     int64_t *reached;         /* [K] */
     float *mean_abs, *max_abs, *mean_sq;
-    float limit;        /* 0: every token reaches it */
-    dev *on;            /* H is summed there, by dev.gemm, in another order; NULL: here */
-    float *H_on, *x_on; /* [K,K]; a chunk */
+    float limit; /* 0: every token reaches it */
+    dev *on;     /* H is summed there, by dev.gemm, in another order; NULL: here */
+    float *H_on, *M_on, *x_on, *d_on; /* [K,K]; [D,K]; a chunk, and its d */
     int64_t x_rows;
     /* Several ranks (calib/share.h): */
     int part,
-        parts; /* a share of the sums is made here: of H every tile t with t mod parts = part; 0: all are */
+        parts; /* a share of the sums is made here: of H and M every tile t with t mod parts = part; 0: all are */
     bool elsewhere; /* H is with another rank */
 } cal_stats;
 
@@ -35,12 +38,17 @@ typedef struct {
  * CPU. Errors: LQ_ENOMEM. */
 lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *err);
 void cal_stats_free(cal_stats *s);
+/* Rows of D floats will come along, where H is wanted. Errors: LQ_ENOMEM. */
+lq_status cal_stats_match(cal_stats *s, int64_t D, lq_err *err);
 /* One chunk: x [T,K], rows ldx apart. T < 2^31. */
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
+/* The same with d [T,D], rows ldd apart; NULL: none, nothing is added to M. */
+void cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
+                        int64_t T, pool *p);
 /* Part `part`'s inputs are from .. to, of the other sums. */
 void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to);
-/* The tiles of H, as they are in the lower triangle, that are rank `part`'s of s->parts: into box, or from it; NULL:
- * neither. Returns how many floats they are, of which part 0 has most. */
+/* The tiles of H, as they are in the lower triangle, and of M, that are rank `part`'s of s->parts: into box, or from it; NULL:
+ * neither. Returns how many floats they are. */
 size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box);
 /* Errors: LQ_ENOMEM, LQ_EDEVICE (of what was done there). */
 lq_status cal_stats_finish(cal_stats *s, lq_err *err);

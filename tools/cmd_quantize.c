@@ -32,7 +32,7 @@ typedef struct {
     int effort; /* of efforts */
     int64_t bits, group;
     bool sym, asym, narrow;
-    opt_tri clip, act_order, static_groups, fold, check;
+    opt_tri clip, act_order, static_groups, fold, match, check;
     double damp, outlier_threshold, outlier_share;
     int64_t tune;
     double bpw;
@@ -139,6 +139,8 @@ static const opt_row calib_rows[] = {
               "otherwise as --effort says: with best 100, up to 1600 for small models" },
     { "fold", 0, OPT_TRI, F(fold),
       .help = "scale inputs by what they carry, folded into the layer before" },
+    { "match", 0, OPT_TRI, F(match),
+      .help = "let each layer make up for what quantizing changed in the layers before it" },
 };
 static const opt_row stats_rows[] = {
     { "stats-only", 0, OPT_FLAG, F(stats_only),
@@ -323,6 +325,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_act_order = !opt_tri_or(o->act_order, true);
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
     q->no_fold = !opt_tri_or(o->fold, qz_on_by_default(q, QZ_OPT_FOLD));
+    q->no_match = !opt_tri_or(o->match, qz_on_by_default(q, QZ_OPT_MATCH));
     q->damp = o->damp;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;

@@ -231,6 +231,8 @@ static progress_work work_of(const qz_job *j, const qz_plan *plan, const qz_memo
         .calibrated = c != NULL,
         .hessian = qz_needs_h(j->o),
         .staged = qz_in_stages(j->o),
+        .matched = qz_matches(j->o),
+        .folds = qz_folds(j->o),
         .len = len,
         .tokens = c ? c->n * len : 0,
         .curvature_tokens = curved * len,

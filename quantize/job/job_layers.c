@@ -12,12 +12,13 @@ static bool has_work(const job_run *r, int64_t layer)
     return false;
 }
 
-/* stages: the state is before the last of the layer's linears. */
-static lq_status advance(job_run *r, int64_t layer, const model_layer *l, bool stages, lq_err *err)
+/* stages: the state is before the last of the layer's linears; by: and so is the original's. */
+static lq_status advance(job_run *r, int64_t layer, const model_layer *l, const cal_original *by,
+                         bool stages, lq_err *err)
 {
     if (layer + 1 == r->plan.cfg.layers) return LQ_OK; /* nothing reads its outputs */
     progress_phase(&r->progress, PROGRESS_ADVANCING, layer);
-    return stages ? cal_stage(r->cal, NULL, layer, l, FWD_AT_END, r->job, err)
+    return stages ? cal_stage(r->cal, NULL, layer, l, by, FWD_AT_END, r->job, err)
                   : cal_advance(r->cal, layer, l, r->job, err);
 }
 
@@ -38,17 +39,35 @@ static int64_t experts_at_once(const job_run *r, int64_t layer)
     return n < all ? n : all;
 }
 
+/* Of what is matched: folding first, for which all of the layer is looked at. */
+static lq_status change_first(job_run *r, qz_layer_work *w, int64_t layer, model_layer *l,
+                              qz_item *items, lq_arena *a, lq_err *err)
+{
+    const bool folds = qz_folds(r->j->o);
+    size_t n = 0;
+    lq_status s = LQ_OK;
+    progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
+    if (folds) s = cal_glance(r->cal, &r->st, layer, l, r->job, err);
+    progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
+    if (!s) s = qz_layer_change(w, folds ? &r->st : NULL, items, &n, err);
+    return s ? s : qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
+}
+
 /* Point after point: statistics there, its linears rounded, and put into the layer that the state
  * goes on through. */
 static lq_status by_points(job_run *r, qz_layer_work *w, int64_t layer, model_layer *l,
-                           qz_item *items, lq_arena *a, lq_err *err)
+                           cal_original *by, qz_item *items, lq_arena *a, lq_err *err)
 {
     const bool last = layer + 1 == r->plan.cfg.layers;
-    lq_status s = LQ_OK;
+    lq_status s = by ? change_first(r, w, layer, l, items, a, err) : LQ_OK;
     for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END && !s; at++) {
         size_t n = 0;
         progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
-        s = cal_stage(r->cal, &r->st, layer, l, at, r->job, err);
+        if (by) {
+            qz_layer_original(w, by, at);
+            by->scale = fwd_join_scale(arch_at(&r->plan.cfg, layer), l, at);
+        }
+        s = cal_stage(r->cal, &r->st, layer, l, by, at, r->job, err);
         progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
         if (!s) s = qz_layer_round_at(w, &r->st, at, items, &n, err);
         if (!s && !(last && at + 1 == FWD_AT_END))
@@ -77,8 +96,8 @@ static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const m
 }
 
 /* Rounds a layer and keeps it; in stages `l` takes what is rounded. */
-static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stages, qz_item *items,
-                            lq_arena *a, lq_err *err)
+static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, cal_original *by,
+                            bool stages, qz_item *items, lq_arena *a, lq_err *err)
 {
     qz_layer_work *w;
     qz_layer made = { 0 };
@@ -90,7 +109,8 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stag
                               .p = r->p,
                               .job = r->job };
     lq_status s = qz_layer_begin(&w, &how, layer, err);
-    if (!s) s = stages ? by_points(r, w, layer, l, items, a, err) : by_experts(r, w, layer, l, err);
+    if (!s)
+        s = stages ? by_points(r, w, layer, l, by, items, a, err) : by_experts(r, w, layer, l, err);
     qz_layer_end(s ? NULL : &made, w);
     if (!s) s = src_unchanged(r->src, err); /* else nothing of it is kept */
     if (!s) s = qz_state_add(&r->state, layer, &made, err);
@@ -104,22 +124,28 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stag
 static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_err *err)
 {
     lq_arena a = { 0 };
-    model_layer l;
+    model_layer l, own;
+    cal_original original = { .own = &own }, *by = NULL;
     size_t n = 0;
     const arch_config *c = &r->plan.cfg;
     const bool done = qz_state_done(&r->state, layer), last = layer + 1 == c->layers;
     const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(c, layer);
     lq_status s = LQ_OK;
     if (r->j->stats) { /* nothing goes through it */
-        if (!done) s = make_layer(r, layer, NULL, false, items, &a, err);
+        if (!done) s = make_layer(r, layer, NULL, NULL, false, items, &a, err);
         qz_state_drop(&r->state, layer);
         return s;
     }
     s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
-    if (!s && !done) s = make_layer(r, layer, &l, stages, items, &a, err);
+    if (!s && stages && qz_matches(r->j->o)) {
+        s = model_load_layer(&own, cal_model(r->cal), layer, &a, r->p, err);
+        by = &original;
+    }
+    if (!s && !stages && !last) s = cal_follow(r->cal, layer, &l, r->job, err);
+    if (!s && !done) s = make_layer(r, layer, &l, by, stages, items, &a, err);
     if (!s && !stages && !last) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
     if (!s && !stages && !last) s = qz_layer_apply(&l, c, items, n, &a, r->p, err);
-    if (!s) s = advance(r, layer, &l, stages, err);
+    if (!s) s = advance(r, layer, &l, by, stages, err);
     lq_arena_free(&a);
     qz_state_drop(&r->state, layer); /* else they would add up to the whole result */
     return s;
@@ -167,6 +193,8 @@ lq_status job_layers(job_run *r, lq_err *err)
         cal_opts o = { .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
                        .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),
+                       .match = qz_matches(r->j->o),
+                       .looks = qz_matches(r->j->o) && qz_folds(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts,
                        .ranks = r->j->ranks,

@@ -52,18 +52,36 @@ static bool curved(const memory_work *w, const plan_entry *e)
     return w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_SUMS;
 }
 
+/* Are weights of such layers read together and changed before they are rounded? */
+static bool in_stages(const memory_work *w, int64_t layer);
+static bool matched(const memory_work *w, int64_t layer)
+{
+    return qz_matches(w->o) && w->windows && layer < w->plan->cfg.layers && in_stages(w, layer);
+}
+static bool changes(const memory_work *w, const plan_entry *e)
+{
+    return (qz_folds(w->o) || matched(w, e->layer)) && qz_on_grids(e);
+}
+
 /* Rounding one matrix. */
 static size_t unit_bytes(const memory_work *w, const plan_entry *e)
 {
     const size_t n = (size_t)(e->N * e->K);
     const bool hessian = qz_needs_h(w->o) && w->windows;
     const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
-    const bool own = qz_folds(w->o) && qz_on_grids(e); /* counted with folding */
+    const bool own = changes(w, e); /* counted with folding */
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !own ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
     if (!hessian || !qz_by_method(e, w->o)) return turned + loss;
     const qz_room room = { e->N, e->K, w->threads, curved(w, e), loss };
     return turned + copy + w->o->method->scratch(&room);
+}
+
+/* Rows of M. */
+static int64_t match_rows(const memory_work *w, const plan_entry *e)
+{
+    const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
+    return at == FWD_AT_O || at == FWD_AT_DOWN ? w->plan->cfg.hidden : e->K;
 }
 
 static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *e)
@@ -88,11 +106,13 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     }
     p->packed += packed_bytes(e, &e->src->t.scheme);
     p->repacked += packed_bytes(e, &e->scheme);
-    if (qz_folds(w->o) && qz_on_grids(e)) {
+    if (changes(w, e)) {
         const size_t own = once ? n : (size_t)(e->N * e->K);
         p->fold += (once || e->expert <= 0) ? own * F : 0;
     }
     p->unit = larger(p->unit, unit_bytes(w, e));
+    if (matched(w, e->layer))
+        p->unit = larger(p->unit, layer_match_bytes(e->N, e->K, match_rows(w, e)));
     if (!tunes) return;
     if (!qz_residual_fits(&e->scheme) || (e->scheme.kind != QT_UINT && !w->trains_codes)) {
         p->fixed += src_bytes(e->src);
@@ -159,19 +179,38 @@ static bool any_layer(const memory_work *w, bool staged)
     return false;
 }
 
-/* What is kept between the stages of a layer. */
+/* Does an original's state go along, and are layers that have stages looked at as well? */
+static bool any_match(const memory_work *w) { return qz_matches(w->o) && any_layer(w, true); }
+static bool looks(const memory_work *w) { return any_match(w) && qz_folds(w->o); }
+
+/* Of a whole chunk, where ranks have parts of it. */
+static int64_t rows_of_all(const memory_work *w)
+{
+    return w->ranks > 1 && w->windows ? cal_chunk(w->windows, w->len) : 0;
+}
+
+/* What is kept between the stages of a layer, and of an original. */
 static size_t stage_bytes(const memory_work *w, bool spill)
 {
-    const int64_t rows = rows_held(w->ranks, w->windows, w->len, spill);
-    const int64_t all =
-        w->ranks > 1 && w->windows ? cal_chunk(w->windows, w->len) : 0; /* of all ranks */
-    return any_layer(w, true) ? (size_t)((rows + all) * cal_stage_width(&w->plan->cfg)) * F : 0;
+    const arch_config *c = &w->plan->cfg;
+    const int64_t rows = rows_held(w->ranks, w->windows, w->len, spill), width = cal_stage_width(c);
+    const int64_t own = any_match(w) ? rows * (c->hidden + width) : 0;
+    return any_layer(w, true) ? (size_t)((rows + rows_of_all(w)) * width + own) * F : 0;
+}
+
+/* What a chunk's rows are compared in. */
+static size_t match_bytes(const memory_work *w)
+{
+    const arch_config *c = &w->plan->cfg;
+    const int64_t chunk = rows_held(w->ranks, w->windows, w->len, true);
+    if (!any_match(w)) return 0;
+    return (size_t)(chunk * cal_match_width(c) + rows_of_all(w) * c->hidden) * F;
 }
 
 /* The copy of a chunk that looking at it consumes. */
 static size_t statistics_bytes(const memory_work *w)
 {
-    if (!any_layer(w, false)) return 0;
+    if (!any_layer(w, false) && !looks(w)) return 0;
     return (size_t)(rows_held(w->ranks, w->windows, w->len, true) * fwd_state(&w->plan->cfg)) * F;
 }
 
@@ -186,6 +225,13 @@ static size_t h_bytes(const arch_config *c, cal_site s)
     return K * K * F;
 }
 
+/* M beside it. */
+static size_t m_bytes(const memory_work *w, const arch_config *own, cal_site s)
+{
+    const int64_t K = cal_site_width(own, s);
+    return any_match(w) ? (size_t)(K * (s == CAL_O || s == CAL_DOWN ? own->hidden : K)) * F : 0;
+}
+
 /* Rows that ranks send each other: ours, another one's, and what came of the chunk. */
 static size_t sent_bytes(const memory_work *w, int64_t layer)
 {
@@ -195,7 +241,7 @@ static size_t sent_bytes(const memory_work *w, int64_t layer)
     int64_t once = 0, expert = 0; /* floats a token */
     bool seen[CAL_N_SITES] = { false };
     cal_site site;
-    if (w->ranks < 2 || in_stages(w, layer)) return 0;
+    if (w->ranks < 2 || (in_stages(w, layer) && !looks(w))) return 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         if (!arch_has(c, r, layer) || !cal_site_of(&site, c, r) || seen[site]) continue;
         seen[site] = true;
@@ -242,7 +288,7 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
         if (s < CAL_N_SHARED && has[s])
-            *once = staged ? larger(*once, h_bytes(own, (cal_site)s))
+            *once = staged ? larger(*once, h_bytes(own, (cal_site)s) + m_bytes(w, own, (cal_site)s))
                            : *once + h_bytes(own, (cal_site)s);
         else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
             *expert += h_bytes(c, (cal_site)s);
@@ -280,10 +326,14 @@ static size_t layers_peak(const memory_work *w, choice ch)
             p.stored + p.fold + p.made + p.residual + p.unit + factors_bytes(w, i);
         const size_t both =
             in_stages(w, i) ? rounding + p.repacked : larger(rounding, p.repacked + p.made);
-        peak = larger(peak, p.packed + h + both + sent_bytes(w, i));
+        size_t all_h = 0;
+        if (matched(w, i) && looks(w)) h_of_layer(&all_h, &expert, w, i, false);
+        const size_t folding = all_h ? all_h + p.stored + p.fold + p.unit : 0;
+        const size_t packed = p.packed * (matched(w, i) ? 2 : 1);
+        peak = larger(peak, packed + larger(folding, h + both) + sent_bytes(w, i));
     }
     return peak + curvature_bytes(w) + run_bytes(w, w->ranks, w->windows, w->len, ch.spill) +
-           stage_bytes(w, ch.spill) + statistics_bytes(w);
+           stage_bytes(w, ch.spill) + match_bytes(w) + statistics_bytes(w);
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;

@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "calib/backward.h"
+#include "calib/forward_pass.h"
 #include "calib/gemm.h"
 #include "calib/self_text.h"
-#include "calib/sites.h"
 
 const char *const progress_phases[PROGRESS_N] = {
     [PROGRESS_CURVATURE] = "curvature", [PROGRESS_STATISTICS] = "statistics",
@@ -112,7 +112,23 @@ static void add_rounding(qz_progress *m, const progress_work *w, const plan_entr
     const bool curved = w->curved && w->curvature_tokens > 0 && grad_linear_of(e->role) < GRAD_SUMS;
     *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
         curved ? n * (double)e->K / curving + n / descent : n * (double)e->K / solving;
-    if (!w->staged) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;
+    if (w->folds) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;
+}
+
+/* The original beside it, what both are compared by, and the glance before where scales are chosen. */
+static void add_match(qz_progress *m, const progress_work *w, const plan_entry *e, double run)
+{
+    const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
+    const bool ends = at == FWD_AT_O || at == FWD_AT_DOWN;
+    const double K = (double)e->K, N = (double)w->plan->cfg.hidden, T = (double)w->tokens,
+                 glance = w->folds ? 1.0 / CAL_GLANCE : 0;
+    const double compare = ends ? 2 * T * N * K : 0.5 * T * K * K, D = ends ? N : K;
+    *cost_of(m, e->layer, PROGRESS_STATISTICS) += (1 + glance) * run / forward;
+    if (!w->hessian || !e->quantize) return;
+    *cost_of(m, e->layer, PROGRESS_STATISTICS) += (compare + 0.25 * glance * T * K * K) / products;
+    *cost_of(m, e->layer, PROGRESS_ROUNDING) += (ends ? 1 : 0.5) * (K + 2 * D) * K * K / products;
+    if (!ends)
+        *cost_of(m, e->layer, PROGRESS_ROUNDING) += (double)src_elements(e->src) * K / products;
 }
 
 static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_entry *e)
@@ -135,6 +151,7 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
     if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
     if (e->layer + 1 < m->n_layers && (!staged || last))
         *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
+    if (staged && w->matched) add_match(m, w, e, T * run);
     if (!w->hessian || !e->quantize) return;
     /* H once per site, which is about one in two linears, and one triangle of it */
     *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.25 * T * K * K / products;

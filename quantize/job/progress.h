@@ -44,7 +44,10 @@ typedef struct {
     const qz_plan *plan;
     bool calibrated, hessian;
     bool staged; /* layers that allow it go through one pass, in stages */
-    int64_t len; /* tokens of a window of text */
+    bool matched,
+        folds; /* ... beside the original's; scales of inputs are chosen, for which some of the text goes through
+                            these once more */
+    int64_t len;                                    /* tokens of a window of text */
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
     int64_t tuned_tokens;                           /* of all steps of tuning */
     int steps;                                      /* that train codes */

@@ -55,7 +55,7 @@ static lq_status start_units(work *w, const group *g, lq_err *err)
     for (size_t i = 0; i < g->n && !s; i++) {
         lq_arena copy = { 0 };
         unit u = g->u[i];
-        if (!w->fold) s = layer_read(&u, &copy, err);
+        if (!u.W) s = layer_read(&u, &copy, err);
         if (!s) s = layer_start_unit(w, &u, err);
         lq_arena_free(&copy);
     }
@@ -73,7 +73,7 @@ static lq_status round_units(work *w, const group *g, piece *p, size_t n_pieces,
         for (n = 0; at + n < n_pieces && p[at + n].unit == i;)
             n++;
         if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s && !w->fold) s = layer_read(u, &copy, err);
+        if (!s && !u->W) s = layer_read(u, &copy, err);
         if (!s && (s = round_pieces(w, u, p + at, n, sums + at, err)))
             lq_wrap(err, s, "%s", u->t->e->name);
         lq_arena_free(&copy);
@@ -242,13 +242,67 @@ lq_status qz_layer_round(qz_layer_work *w, cal_layer_stats *st, int64_t first, i
     return s ? s : round_experts(w, first, n, err);
 }
 
+/* A norm, bias or router that folding changed. */
+static qz_item dense_item(const target *t)
+{
+    qt_tensor v = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 } };
+    v.N = t->e->src->t.N;
+    v.K = t->e->src->t.K;
+    v.plane[QT_CODES] = (qt_span){ t->dense, (size_t)(v.N * v.K) * sizeof(float) };
+    return (qz_item){ .e = t->e, .t = v };
+}
+
+lq_status qz_layer_change(qz_layer_work *w, cal_layer_stats *st, qz_item *items, size_t *n,
+                          lq_err *err)
+{
+    group *g = &w->kept;
+    *n = 0;
+    w->st = st;
+    w->fold = st && qz_folds(w->o);
+    lq_status s = find_units(w, g, -1, true, err);
+    if (!s && w->fold) s = layer_fold_group(w, g, -1, err);
+    for (size_t i = 0; i < g->n && !s; i++)
+        if (qz_on_grids(g->u[i].t->e)) s = layer_own(&g->u[i], &g->a, err);
+    for (size_t i = 0; i < w->n && !s; i++)
+        if (w->targets[i].dense) items[(*n)++] = dense_item(&w->targets[i]);
+    return s;
+}
+
+/* Those of the kept linears that read at w->at. */
+static lq_status round_kept(work *w, lq_err *err)
+{
+    group g = { 0 };
+    lq_status s = LQ_OK;
+    g.u = lq_push(&g.a, (w->kept.n + 1) * sizeof *g.u);
+    if (!g.u) s = layer_no_memory(w->kept.n * sizeof *g.u, err);
+    for (size_t i = 0; i < w->kept.n && !s; i++) {
+        unit *u = &w->kept.u[i];
+        if (!belongs(w, u->t, -1)) continue;
+        u->st = cal_stats_of(w->st, w->c, u->t->e->role, -1);
+        if (u->st) u->t->rep.tokens = u->st->tokens;
+        if (u->st && !w->fold) qz_report_inputs(&u->t->rep, u->st);
+        g.u[g.n++] = *u;
+    }
+    if (!s) s = layer_match_group(w, &g, err);
+    if (!s) s = round_and_share(w, &g, w->how.ranks, err);
+    gptq_basis_free(&w->basis);
+    lq_arena_free(&g.a);
+    return s;
+}
+
 lq_status qz_layer_round_at(qz_layer_work *w, cal_layer_stats *st, fwd_point at, qz_item *items,
                             size_t *n, lq_err *err)
 {
+    lq_status s;
     w->staged = true;
     w->at = at;
     *n = 0;
-    const lq_status s = qz_layer_round(w, st, 0, 0, err);
+    if (w->kept.u) {
+        w->st = st;
+        s = round_kept(w, err);
+    } else {
+        s = qz_layer_round(w, st, 0, 0, err);
+    }
     for (size_t i = 0; i < w->n && !s; i++) {
         const target *t = &w->targets[i];
         if (belongs(w, t, -1)) items[(*n)++] = (qz_item){ .e = t->e, .t = t->out.t };
@@ -260,13 +314,7 @@ static void add_result(work *w, target *t)
 {
     const plan_entry *e = t->e;
     qz_layer *out = &w->out;
-    if (t->dense) {
-        qt_tensor v = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 } };
-        v.N = e->src->t.N;
-        v.K = e->src->t.K;
-        v.plane[QT_CODES] = (qt_span){ t->dense, (size_t)(v.N * v.K) * sizeof(float) };
-        out->items[out->n_items++] = (qz_item){ .e = e, .t = v };
-    }
+    if (t->dense) out->items[out->n_items++] = dense_item(t);
     if (!t->out.t.N) return;
     qz_report *rep = &t->rep;
     const qt_tensor *q = &t->out.t;
@@ -300,6 +348,7 @@ void qz_layer_end(qz_layer *out, qz_layer_work *w)
         *out = w->out;
     else
         qz_layer_free(&w->out);
+    lq_arena_free(&w->kept.a);
     free(w);
 }
 

@@ -25,7 +25,7 @@
 
 #include "base/comm.h"
 #include "calib/fisher.h"
-#include "calib/stats.h"
+#include "calib/forward_pass.h"
 #include "quantize/layer/plan.h"
 #include "quantize/layer/report.h"
 
@@ -66,6 +66,13 @@ lq_status qz_layer_begin(qz_layer_work **w, const qz_rounding *how, int64_t laye
  * that is not finite; names the tensor). */
 lq_status qz_layer_round(qz_layer_work *w, cal_layer_stats *st, int64_t first, int64_t n,
                          lq_err *err);
+/* Before the first point, of what is matched (qz_matches): the layer's linears are read; with st,
+ * of all sites, scales are folded. items [plan->n]: norms and the like that took factors, borrowed from w. Errors: those
+ * of qz_layer_round. */
+lq_status qz_layer_change(qz_layer_work *w, cal_layer_stats *st, qz_item *items, size_t *n,
+                          lq_err *err);
+/* What a point's inputs are compared with, but for `own` and `scale`. */
+void qz_layer_original(const qz_layer_work *w, cal_original *by, fwd_point at);
 /* The linears that read at a point. items [plan->n]: they, borrowed from w. Errors: the same. */
 lq_status qz_layer_round_at(qz_layer_work *w, cal_layer_stats *st, fwd_point at, qz_item *items,
                             size_t *n, lq_err *err);
@@ -77,5 +84,8 @@ void qz_layer_end(qz_layer *out, qz_layer_work *w);
 lq_status qz_layer_make(qz_layer *out, const qz_rounding *how, int64_t layer,
                         const plan_entry *only, lq_err *err);
 void qz_layer_free(qz_layer *l);
+
+/* Bytes that matching a matrix [N,K] to an original takes besides it, D rows of M (calib/stats.h). */
+size_t layer_match_bytes(int64_t N, int64_t K, int64_t D);
 
 #endif

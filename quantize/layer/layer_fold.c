@@ -92,18 +92,6 @@ lq_status layer_read(unit *u, lq_arena *a, lq_err *err)
     return LQ_OK;
 }
 
-/* u->own: an f32 copy that may change. */
-static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
-{
-    size_t n = (size_t)u->N * (size_t)u->K;
-    u->own = lq_push(a, n * sizeof *u->own);
-    if (!u->own) return layer_no_memory(n * sizeof *u->own, err);
-    lq_to_f32(u->own, u->W, u->d, n);
-    u->W = u->own;
-    u->d = LQ_F32;
-    return LQ_OK;
-}
-
 /* Experts stacked in one tensor have their biases in one tensor too, which no expert changes. */
 static bool has_stacked_bias(const work *w, arch_role role)
 {
@@ -128,7 +116,7 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
 {
     target *t = u->t;
     const bool stacked = t->e->count > 1;
-    const lq_status s = own_unit(u, a, err);
+    const lq_status s = layer_own(u, a, err);
     f->lin[t->e->role] = (fold_linear){ .present = true,
                                         .open = u->st && u->st->H,
                                         .W = u->own,

@@ -59,6 +59,13 @@ typedef struct {
     int owner;
 } piece;
 
+/* What is made together: what the layer has once, or one expert. */
+typedef struct {
+    unit *u;
+    size_t n;
+    lq_arena a; /* f32 copies, factors */
+} group;
+
 typedef struct qz_layer_work {
     qz_rounding how;
     const arch_config *c; /* the plan's */
@@ -71,6 +78,8 @@ typedef struct qz_layer_work {
     bool fold;           /* the options ask for it, and there is H */
     bool staged;         /* only what reads at `at` is rounded now */
     fwd_point at;
+    group
+        kept; /* in stages where weights change first: all linears of the layer, as they are then */
     gptq_basis basis; /* of the last matrix of the group that took one */
     target *targets;  /* all entries of the layer, in the plan's order */
     size_t n;
@@ -80,13 +89,6 @@ typedef struct qz_layer_work {
     const float *expert_cols; /* what the inputs of all experts were divided by; NULL: nothing */
     double expert_alpha;
 } work;
-
-/* What is made together: what the layer has once, or one expert. */
-typedef struct {
-    unit *u;
-    size_t n;
-    lq_arena a; /* f32 copies, factors */
-} group;
 
 static inline lq_status layer_no_memory(size_t n, lq_err *err)
 {
@@ -118,6 +120,15 @@ void layer_float_scale(qz_out *out, const work *w, const plan_entry *e);
 /* u->loss_rtn: what plain rounding of the weights as they are loses by u's statistics. Errors:
  * LQ_ENOMEM. */
 lq_status layer_measure_rtn(work *w, unit *u, lq_err *err);
+
+/* ---- layer_match.c ---- */
+/* u->own: an f32 copy of u->W, which it becomes; once. Errors: LQ_ENOMEM. */
+lq_status layer_own(unit *u, lq_arena *a, lq_err *err);
+/* Is u matched where statistics have M? */
+static inline bool layer_matches(const unit *u) { return u->own && qz_on_grids(u->t->e); }
+/* Linears of a point, of one input, take the weights that its statistics' M asks for. Errors: LQ_ENOMEM, those of
+ * cholesky_upper but LQ_ECHECK. */
+lq_status layer_match_group(work *w, group *g, lq_err *err);
 
 /* ---- layer_fold.c ---- */
 /* u->W: a view of the source, or its transposed copy. */

@@ -61,11 +61,11 @@ lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *
 {
     enum {
         ROOM = 8
-    }; /* folding makes weights larger by far less, which scales in e4m3 have above and below */
+    }; /* folding and matching make weights larger by far less, which scales in e4m3 have above and below */
     float absmax, scale;
     const lq_status s = layer_absmax(w, u, &absmax, err);
     if (!s && fused_with(u->t->e->role))
-        absmax = fmaxf(absmax, (w->fold ? ROOM : 1) * fused_absmax(w, u->t->e));
+        absmax = fmaxf(absmax, (u->own ? ROOM : 1) * fused_absmax(w, u->t->e));
     scale = s ? 1 : fp4_tensor_scale(absmax);
     memcpy(out->w[QT_SCALES2], &scale, sizeof scale);
     return s;

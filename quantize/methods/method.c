@@ -15,11 +15,13 @@ unsigned qz_needs(const qz_opts *o)
 
 bool qz_on_by_default(const qz_opts *o, unsigned option)
 {
+    if (o->method->always & option) return true;
     return (o->method->on & option) && (!o->method->is_on || o->method->is_on(o));
 }
 
 bool qz_folds(const qz_opts *o) { return takes(o, QZ_OPT_FOLD) && !o->no_fold; }
-bool qz_in_stages(const qz_opts *o) { return qz_calibrated(o) && !qz_folds(o); }
+bool qz_matches(const qz_opts *o) { return takes(o, QZ_OPT_MATCH) && !o->no_match; }
+bool qz_in_stages(const qz_opts *o) { return qz_calibrated(o) && (!qz_folds(o) || qz_matches(o)); }
 int qz_bits(const qz_opts *o) { return o->bits ? o->bits : o->method->bits; }
 double qz_damp(const qz_opts *o) { return o->damp > 0 ? o->damp : 0.01; }
 
@@ -145,6 +147,7 @@ cJSON *qz_recipe(const qz_opts *o)
     if (o->effort) cJSON_AddStringToObject(r, "effort", o->effort->name);
     if (qz_tune_steps(o)) cJSON_AddNumberToObject(r, "tune", qz_tune_steps(o));
     if (takes(o, QZ_OPT_FOLD)) cJSON_AddBoolToObject(r, "fold", qz_folds(o));
+    if (takes(o, QZ_OPT_MATCH)) cJSON_AddBoolToObject(r, "match", qz_matches(o));
     if (qz_calibrated(o) && o->all_experts) cJSON_AddBoolToObject(r, "all_experts", true);
     if (takes(o, QZ_OPT_DOUBLE)) cJSON_AddBoolToObject(r, "double_quant", o->dbl);
     if (o->method->recipe) o->method->recipe(r, o);

@@ -41,6 +41,7 @@ typedef struct qz_effort qz_effort;   /* quantize/methods/effort.h */
     X(BPW, "bpw")                     \
     X(FUSED, "bpw-fused")             \
     X(FOLD, "fold")                   \
+    X(MATCH, "match")                 \
     X(ALL_EXPERTS, "all-experts")     \
     X(DEVICE, "device")               \
     X(IMATRIX, "imatrix")
@@ -86,6 +87,7 @@ typedef struct {
     const qz_effort *effort; /* how much text and training; NULL: as the best, by single settings */
     int tune;                /* steps of tuning, none by default (tune_default_steps) */
     bool no_fold;            /* no scales of inputs (quantize/methods/awq.h) */
+    bool no_match; /* layers do not make up for what earlier ones changed (calib/forward_pass.h) */
     bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
                          not of those that are sent to it */
     bool dbl;         /* block scales are quantized too */
@@ -166,6 +168,7 @@ struct qz_method {
     unsigned on;                     /* ... and that are on unless switched off, */
     const char *on_when;             /* ... within this condition, for people; NULL: always */
     bool (*is_on)(const qz_opts *o); /* ... and for the program; NULL: always */
+    unsigned always;                 /* on unless switched off, within no condition */
     int bits;                        /* default of --bits */
     int64_t group;                   /* default of --group-size */
     unsigned needs;                  /* QZ_NEEDS_... at most */
@@ -200,9 +203,10 @@ static inline bool qz_calibrated(const qz_opts *o) { return qz_needs(o) != 0; }
 static inline bool qz_needs_h(const qz_opts *o) { return qz_needs(o) & QZ_NEEDS_H; }
 /* Is one of QZ_OPT_... on where nobody asked? */
 bool qz_on_by_default(const qz_opts *o, unsigned option);
-bool qz_folds(const qz_opts *o); /* do the options ask for AWQ's scales? */
+bool qz_folds(const qz_opts *o);   /* do the options ask for AWQ's scales? */
+bool qz_matches(const qz_opts *o); /* ... for layers that make up for earlier ones? */
 /* Are a layer's linears rounded in stages, where it allows them (runtime/forward/forward.h)? Folding
- * wants the statistics of all of them first. */
+ * wants the statistics of all of them first, and those of each stage only where they are matched. */
 bool qz_in_stages(const qz_opts *o);
 int qz_bits(const qz_opts *o);
 int64_t qz_group(const qz_opts *o); /* -1: the row */

@@ -131,6 +131,9 @@ typedef enum {
  * more than x goes from layer to layer. */
 bool fwd_has_points(const arch_config *c, int64_t layer);
 int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c from arch_at */
+/* What the outputs of the linear at FWD_AT_O or FWD_AT_DOWN are multiplied with before they join x; 0: a norm or the like is
+ * between them. */
+float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at);
 /* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and
  * then what those at `at` read; x [T, hidden] is read on the way to FWD_AT_QKV, and changed on the
  * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */

@@ -213,6 +213,16 @@ int64_t fwd_point_width(const arch_config *c, fwd_point at)
     return width[at];
 }
 
+float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at)
+{
+    const bool mlp = at == FWD_AT_DOWN;
+    const arch_branch b = mlp ? BRANCH_MLP : BRANCH_ATTENTION;
+    const model_vector *v = l->vec;
+    const bool between = v[mlp ? R_MLP_POST_NORM : R_ATTN_POST_NORM].w || c->hyper ||
+                         v[mlp ? R_MLP_JOIN : R_ATTN_JOIN].w || v[mlp ? R_MLP_CONV : R_ATTN_CONV].w;
+    return between || c->join_x[b] != 1 ? 0 : (float)(c->residual_scale * c->join_y[b]);
+}
+
 /* Where a point's rows lie, ld floats apart. */
 static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
 {

@@ -131,6 +131,59 @@ TEST(statistics_are_the_definition_and_the_same_for_any_number_of_threads)
     free(x);
 }
 
+TEST(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts)
+{
+    enum { K = 300, D = 270, T = 50, LDX = 304, LDD = 272, CHUNKS = 2, PARTS = 3 };
+    static float x[CHUNKS * T * LDX], d[CHUNKS * T * LDD];
+    cal_stats s[2] = { 0 }, part[PARTS] = { 0 };
+    lq_err err = { "" };
+    for (size_t i = 0; i < LQ_COUNT(x); i++)
+        x[i] = (float)((i * 7919 + i / 13 * 31) % 2001) / 500 - 2;
+    for (size_t i = 0; i < LQ_COUNT(d); i++)
+        d[i] = (float)((i * 5077 + i / 11 * 17) % 1999) / 400 - 2;
+    for (int i = 0; i < 2 + PARTS; i++) {
+        cal_stats *to = i < 2 ? &s[i] : &part[i - 2];
+        pool *p = NULL;
+        CHECK(!pool_open(&p, i < 2 ? 1 + 4 * i : 2, &err), "%s", err.msg);
+        CHECK(!cal_stats_init(to, K, true, NULL, &err), "%s", err.msg);
+        CHECK(!cal_stats_match(to, D, &err), "%s", err.msg);
+        to->parts = i < 2 ? 0 : PARTS;
+        to->part = i < 2 ? 0 : i - 2;
+        for (int c = 0; c < CHUNKS; c++)
+            cal_stats_add_with(to, x + c * T * LDX, LDX, d + c * T * LDD, LDD, T, p);
+        pool_close(p);
+    }
+    /* every part's tiles to the first, as ranks send them */
+    float *box = malloc((D + K) * K * sizeof *box);
+    for (int i = 1; i < PARTS && box; i++) {
+        cal_stats_tiles(&part[i], i, box, false);
+        cal_stats_tiles(&part[0], i, box, true);
+    }
+    free(box);
+    for (int i = 0; i < 2; i++)
+        CHECK(!cal_stats_finish(&s[i], &err), "%s", err.msg);
+    CHECK(!cal_stats_finish(&part[0], &err), "%s", err.msg);
+    CHECK(!memcmp(s[0].M, s[1].M, sizeof(float) * D * K), "threads change M");
+    CHECK(!memcmp(s[0].M, part[0].M, sizeof(float) * D * K), "parts change M");
+    CHECK(!memcmp(s[0].H, part[0].H, sizeof(float) * K * K), "parts change H");
+    for (int i = 0; i < D; i += 19)
+        for (int j = 0; j < K; j += 23) {
+            double sum = 0, size = 0;
+            for (int t = 0; t < CHUNKS * T; t++) {
+                const double a = (double)d[t * LDD + i] * (double)x[t * LDX + j];
+                sum += a;
+                size += fabs(a);
+            }
+            const double e = fabs((double)s[0].M[i * K + j] - sum / (CHUNKS * T));
+            CHECK(e <= 0x1p-24 * (T + CHUNKS + 2) * size / (CHUNKS * T), "M[%d][%d] is off by %g",
+                  i, j, e);
+        }
+    for (int i = 0; i < PARTS; i++)
+        cal_stats_free(&part[i]);
+    cal_stats_free(&s[0]);
+    cal_stats_free(&s[1]);
+}
+
 TEST(an_input_that_was_not_finite_once_stays_known)
 {
     static const struct {
@@ -198,6 +251,7 @@ int main(int argc, char **argv)
     RUN(every_window_is_chosen_about_equally_often);
     RUN(samples_that_cannot_be_are_refused);
     RUN(statistics_are_the_definition_and_the_same_for_any_number_of_threads);
+    RUN(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts);
     RUN(an_input_that_was_not_finite_once_stays_known);
     RUN(windows_that_the_model_writes_depend_on_the_seed_and_their_number_alone);
     return check_end();

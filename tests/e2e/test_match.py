@@ -1,0 +1,53 @@
+"""quantize --match: layers make up for what quantizing changed in the layers before them."""
+import json
+import pathlib
+
+import pytest
+
+from test_quantize import digest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEXT = ROOT / "tests/golden/text/calib-novels.txt"
+HELD_OUT = ROOT / "tests/golden/text/novels-heldout-100w.txt"
+
+
+def quantize(llmq, src, out, *more, samples=32, length=512):
+    return llmq.json("quantize", src, "-o", out, "--calib", TEXT, "--calib-samples", samples, "--calib-len", length, "--embed", "keep",
+                     "--lm-head", "keep", "--no-check", *more)
+
+
+@pytest.mark.parametrize("method", [["gptq", "--bits", "3"], ["gptq", "--bits", "3", "--no-fold"], ["gptq", "--bits", "2", "-g", "32"],
+                                    ["auto", "--bits", "3", "--tune", "0"]], ids=" ".join)
+def test_text_that_was_not_seen_is_nearer_to_the_originals_answers(llmq, draft, tmp_path, method):
+    kl = {}
+    for how in ("--match", "--no-match"):
+        out = tmp_path / f"q{how}.llmq"
+        quantize(llmq, draft, out, "-m", *method, how)
+        kl[how] = llmq.json("eval", out, "-t", HELD_OUT, "-c", "512", "--windows", "12", "--ref", draft)["kl_mean"]
+        assert llmq.json("inspect", out)["recipe"]["match"] == (how == "--match")
+    assert kl["--match"] < 0.9 * kl["--no-match"], kl
+
+
+def test_it_is_what_is_done_unasked_and_other_methods_refuse_it(llmq, draft, tmp_path):
+    small = {"samples": 8, "length": 64}
+    quantize(llmq, draft, tmp_path / "a", "-m", "gptq", **small)
+    quantize(llmq, draft, tmp_path / "b", "-m", "gptq", "--match", **small)
+    quantize(llmq, draft, tmp_path / "c", "-m", "gptq", "--no-match", **small)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b") != digest(tmp_path / "c")
+    p = llmq("quantize", draft, "-o", tmp_path / "d", "-m", "awq", "--match", code=2)
+    assert "--match" in p.stderr and "awq" in p.stderr
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "granite", "qwen2", "phi3", "bloom-alibi", "qwen2-moe-shared", "deepseek-v2-mla", "gemma3n"])
+def test_every_kind_of_join_and_layer_is_gone_through(llmq, tmp_path, name):
+    """Norms after branches, factors of the residual, parallel branches, experts, MLA: those that cannot be matched go along."""
+    src = ROOT / "tests/golden/arch" / name
+    ids = tmp_path / "text.ids"
+    vocab = json.loads((src / "config.json").read_text()).get("vocab_size", 64)
+    ids.write_text(" ".join(str(i * 7919 % min(vocab, 64)) for i in range(4096)))
+    args = ["quantize", src, "-m", "gptq", "-g", "16", "--calib", ids, "--calib-samples", "48", "--calib-len", "32", "--no-check"]
+    found = {}
+    for threads in (1, 3):
+        llmq(*args, "--threads", threads, "-o", tmp_path / f"q{threads}.llmq")
+        found[threads] = digest(tmp_path / f"q{threads}.llmq")
+    assert found[1] == found[3]
