@@ -9,8 +9,9 @@
 #include "quantize/layer/layer_impl.h"
 #include "quantize/methods/cholesky.h"
 
-/* r, of H's mean diagonal: text says little of directions that it hardly has. */
-static const double ridge = 0.1;
+/* r, of H's mean diagonal: text says little of directions that it hardly has, and the less the fewer tokens there are for
+ * each input. */
+static double ridge(const cal_stats *st) { return 0.02 + 4 * (double)st->K / (double)st->tokens; }
 
 size_t layer_match_bytes(int64_t N, int64_t K, int64_t D)
 {
@@ -46,7 +47,7 @@ static lq_status solve(work *w, cal_stats *st, lq_err *err)
         sum += (double)st->H[i * K + i];
     }
     if (!s)
-        s = cholesky_upper(U, st->H, order, K, ridge * sum / (double)K, w->o->on, w->how.ranks,
+        s = cholesky_upper(U, st->H, order, K, ridge(st) * sum / (double)K, w->o->on, w->how.ranks,
                            w->p, err);
     if (!s && !(half = lq_push(&a, n * sizeof *half))) s = layer_no_memory(n * sizeof *half, err);
     if (!s) {
