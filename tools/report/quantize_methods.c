@@ -47,9 +47,9 @@ static void note_on(char *text, size_t n, unsigned option)
     const qz_method *m;
     const char *before = "; on by default: ";
     for (size_t i = 0; (m = qz_method_at(i)); i++) {
-        if (!(m->on & option)) continue;
+        if (!((m->on | m->always) & option)) continue;
         add(text, n, "%s%s", before, m->name);
-        if (m->on_when) add(text, n, " (%s)", m->on_when);
+        if (m->on_when && !(m->always & option)) add(text, n, " (%s)", m->on_when);
         before = ", ";
     }
 }
@@ -117,7 +117,7 @@ static cJSON *method_json(const qz_method *m)
     if (m->bits) cJSON_AddNumberToObject(o, "bits", m->bits);
     if (m->group) cJSON_AddNumberToObject(o, "group_size", (double)m->group);
     cJSON_AddItemToObject(o, "options", names_of(m->options));
-    cJSON_AddItemToObject(o, "on", names_of(m->on));
+    cJSON_AddItemToObject(o, "on", names_of(m->on | m->always));
     return o;
 }
 
