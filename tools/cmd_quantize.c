@@ -325,7 +325,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->no_act_order = !opt_tri_or(o->act_order, true);
     q->no_static_groups = !opt_tri_or(o->static_groups, true);
     q->no_fold = !opt_tri_or(o->fold, qz_on_by_default(q, QZ_OPT_FOLD));
-    q->no_match = !opt_tri_or(o->match, qz_on_by_default(q, QZ_OPT_MATCH));
+    q->no_match = o->stats.n || !opt_tri_or(o->match, qz_on_by_default(q, QZ_OPT_MATCH));
     q->damp = o->damp;
     q->all_experts = o->all_experts;
     q->dbl = o->dbl;
@@ -446,6 +446,9 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
                        o->method);
     const lq_status one = any ? check_one(name, ranks, o, err) : LQ_OK;
     if (one) return one;
+    if (any && o->match == OPT_YES)
+        return lq_fail(err, LQ_EUSAGE, "--match: nothing goes through quantized layers with %s",
+                       name);
     if (o->stats_only && o->report)
         return lq_fail(err, LQ_EUSAGE, "--report: --stats-only makes no model that it could be of");
     return output_check_own("--out", o->out, o->stats.v, o->stats.n, err);

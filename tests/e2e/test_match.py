@@ -36,6 +36,12 @@ def test_it_is_what_is_done_unasked_and_other_methods_refuse_it(llmq, draft, tmp
     assert digest(tmp_path / "a") == digest(tmp_path / "b") != digest(tmp_path / "c")
     p = llmq("quantize", draft, "-o", tmp_path / "d", "-m", "awq", "--match", code=2)
     assert "--match" in p.stderr and "awq" in p.stderr
+    llmq("quantize", draft, "-o", tmp_path / "s", "-m", "gptq", "--stats-only", "--calib", TEXT, "--calib-samples", "8", "--calib-len", "64")
+    by = ["quantize", draft, "-o", tmp_path / "e", "-m", "gptq", "--stats", tmp_path / "s", "--calib", TEXT, "--calib-samples", "8",
+          "--calib-len", "64"]
+    assert "--match: nothing goes through quantized layers with --stats" in llmq(*by, "--match", code=2).stderr
+    llmq(*by)
+    assert llmq.json("inspect", tmp_path / "e")["recipe"]["match"] is False
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "granite", "qwen2", "phi3", "bloom-alibi", "qwen2-moe-shared", "deepseek-v2-mla", "gemma3n"])
