@@ -6,14 +6,16 @@
  *     all at once:          qz_layer_round(statistics of all sites and experts 0 .. n)
  *       more experts:       qz_layer_round(statistics of experts n .. 2 n) ...
  *     or point after point: qz_layer_round_at(statistics of the inputs that are read there) ...
+ *       where matched:      qz_layer_change(statistics of all sites) before, qz_layer_original at each point
  *     qz_layer_end          the tensors and a report of each
  *
  * Without statistics each matrix is done alone. With them the linears that a layer has once are read
  * as f32 together, scales are folded where the options ask for it (quantize/transform/fold.h), and each
- * is rounded; then one expert after the other likewise. Where nothing is folded and the layer has
- * points (runtime/forward/forward.h), statistics come point after point, each of inputs that the
- * quantized linears before made. A uniform grid is rounded by the method (quantize/methods/method.h);
- * other schemes are made alike under every method.
+ * is rounded; then one expert after the other likewise. Where the layer has points
+ * (runtime/forward/forward.h), and nothing is folded or it is matched to the original (cal_original
+ * in calib/forward_pass.h), statistics come point after point, each of inputs that the quantized
+ * linears before made. A uniform grid is rounded by the method (quantize/methods/method.h); other
+ * schemes are made alike under every method.
  *
  * Experts: each is rounded by the statistics of the rows that were sent to it. One that got fewer
  * tokens than a quarter of its inputs has too few: its statistics say more about those tokens than
