@@ -5,6 +5,8 @@
  *     W + M / (H + r I)       of a branch's last linear
  *
  * They are rounded in place of W. */
+#include <math.h>
+
 #include "calib/gemm.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/methods/cholesky.h"
@@ -95,6 +97,14 @@ static lq_status change(work *w, unit *u, const cal_stats *st, bool ends, lq_err
     return s;
 }
 
+/* Outputs may overflow f32; the layer that reads them will be named. */
+static bool is_finite(const cal_stats *st)
+{
+    for (int64_t i = 0; i < st->D * st->K; i++)
+        if (!isfinite(st->M[i])) return false;
+    return true;
+}
+
 lq_status layer_match_group(work *w, group *g, lq_err *err)
 {
     const bool ends = w->at == FWD_AT_O || w->at == FWD_AT_DOWN;
@@ -102,6 +112,7 @@ lq_status layer_match_group(work *w, group *g, lq_err *err)
     if (!st || !st->M) return LQ_OK;
     lq_status s = solve(w, st, err);
     if (s == LQ_ECHECK) return LQ_OK; /* H is not usable: rounding will say so */
+    if (!s && !is_finite(st)) return LQ_OK;
     for (size_t i = 0; i < g->n && !s; i++)
         if (layer_matches(&g->u[i])) s = change(w, &g->u[i], st, ends, err);
     return s;
