@@ -165,6 +165,18 @@ static double text_memory(const counting *k, const layer_counts *l)
            (double)fwd_layer_scratch(c, slice, 1);
 }
 
+/* What a layer that is matched has besides (calib/forward_pass.h): what is between its stages, here and of the original,
+ * the original's states, and a chunk's rows that are compared. */
+static double match_memory(const counting *k)
+{
+    const arch_config *c = k->c;
+    const double width = (double)cal_stage_width(c), H = (double)c->hidden;
+    const double slice = (double)(k->share.per_slice * k->share.len);
+    const double chunk = k->out->ranks > 1 ? (double)(k->share.per_chunk * k->share.len) : 0;
+    return 4 *
+           (k->mine * (2 * width + H) + slice * (double)cal_match_width(c) + chunk * (width + H));
+}
+
 static void add_layer(counting *k, int64_t layer)
 {
     const arch_config *c = k->c, *own = arch_at(c, layer);
@@ -173,9 +185,12 @@ static void add_layer(counting *k, int64_t layer)
     const double E = l.expert > 0 ? (double)c->experts : 0,
                  used = E > 0 ? (double)c->experts_used : 0;
     const double N = p->ranks, mine = E > 0 ? most(E, p->ranks) : 0, away = 1 - 1 / N;
-    /* through the layer twice, to look and to go on; attention over half of the pairs */
-    const double token =
-        2 * (l.once + used * l.expert) + 2 * (double)(k->share.len * own->heads * own->head_dim);
+    const bool matched = fwd_has_points(c, layer);
+    const double glance = 1.0 / CAL_GLANCE;
+    /* through the layer twice, to look and to go on; or once beside the original, of which the products that
+     * compare both are as much again as a fifth; attention over half of the pairs */
+    const double token = (matched ? 2.2 + glance : 2) * (l.once + used * l.expert) +
+                         2 * (double)(k->share.len * own->heads * own->head_dim);
     double one = token * k->mine, all = token * k->T;
     add_sums(k, &l, &one, &all);
     const double sent = E > 0 ? k->T * used / E : 0; /* rows to an expert */
@@ -190,14 +205,18 @@ static void add_layer(counting *k, int64_t layer)
     p->work += one;
     k->out->all += all;
     /* rows, tiles, factors, the experts' small sums, rounded planes */
-    p->received += 4 * (k->T - k->T / N) * l.rows_once + 2 * l.h_once * away + 6 * l.shared * away +
+    const double rows = matched ? (1 + glance) * l.rows_once + 4 * (double)c->hidden : l.rows_once,
+                 sums = matched ? 4 * l.h_once + 4 * (double)c->hidden * l.rows_once
+                                : 2 * l.h_once; /* H of the glance too, and M */
+    p->received += 4 * (k->T - k->T / N) * rows + sums * away + 6 * l.shared * away +
                    4 * k->T * used * l.rows_expert / N * away + 28 * E * l.rows_expert * away +
                    made * (l.once + E * l.expert) * away;
     const double weights = l.once + E * l.expert;
     const bool one_by_one = !shares_factor(k, (int64_t)l.widest); /* with its tiles */
     const double factors = 4 * l.shared + (one_by_one ? 8 : 4) * l.widest * l.widest;
     const double held = (2 * stored + made) * weights + 4 * l.once + 4 * l.h_once +
-                        4 * mine * l.h_expert + factors + text_memory(k, &l);
+                        4 * mine * l.h_expert + factors + text_memory(k, &l) +
+                        (matched ? match_memory(k) + stored * weights : 0);
     p->memory = larger(p->memory, held);
 }
 

@@ -336,12 +336,13 @@ def test_layers_with_a_window_take_a_window(llmq):
 
 
 def test_what_ranks_take_is_counted(llmq, model, tmp_path):
-    """A layer's sites have 256, 256, 256 and 768 inputs."""
+    """A layer's sites have 256, 256, 256 and 768 inputs: their rows, a quarter of them once more, and rows of 256 at each that are
+    compared; H of both, and M."""
     T, sites, H, weights = 128 * 512, 3 * 256 + 768, 3 * 256**2 + 768**2, LAYER * 4.25 / 8
     one, two, three = plan(llmq, model, "--ranks", "3")["quantize_ranks"]
     assert [x["ranks"] for x in (one, two, three)] == [1, 2, 3]
     assert one["received_bytes"] == 0 and one["efficiency"] == 1
-    assert two["received_bytes"] == 6 * (4 * T // 2 * sites + H + weights // 2)
+    assert two["received_bytes"] == 6 * (4 * T // 2 * (sites * 5 // 4 + 4 * 256) + 2 * H + 2 * 256 * sites + weights // 2)
     assert 0.85 < two["efficiency"] <= 1 and two["memory_bytes"] < one["memory_bytes"]
     assert two["multiply_adds"] * 2 >= one["multiply_adds"] > two["multiply_adds"] > three["multiply_adds"]
 
@@ -369,7 +370,8 @@ def test_of_a_factor_that_ranks_share_each_receives_its_columns_and_its_rows(llm
     (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 2048}))
     two = plan(llmq, tmp_path / "config.json", "--ranks", "2")["quantize_ranks"][1]
     weights = (LAYER + 3 * 256 * (2048 - 768)) * 4.25 / 8
-    assert two["received_bytes"] == 6 * (4 * T // 2 * sites + H + 3 * 2048**2 + weights // 2)
+    rows, sums = sites * 5 // 4 + 4 * 256, 2 * H + 2 * 256 * sites
+    assert two["received_bytes"] == 6 * (4 * T // 2 * rows + sums + 3 * 2048**2 + weights // 2)
 
 
 def test_the_memory_of_a_rank_is_about_what_a_dry_run_of_it_says(llmq, model, tmp_path):
