@@ -454,8 +454,6 @@ static void less_item(void *ctx, int64_t item, int thread)
             j->to[i] = (j->by ? j->x0[i] / j->by[i % W] : j->x0[i]) - j->x[i];
 }
 
-static bool ends_branch(fwd_point at) { return at == FWD_AT_O || at == FWD_AT_DOWN; }
-
 /* Rows d of chunk c at a point, whose inputs are there; *d: they. */
 static lq_status compare(cal_pass *r, const float **d, int64_t c, int64_t K, fwd_point at,
                          const cal_original *by, lq_err *err)
@@ -466,7 +464,7 @@ static lq_status compare(cal_pass *r, const float **d, int64_t c, int64_t K, fwd
     lq_status s = LQ_OK;
     pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
     *d = r->du;
-    if (!ends_branch(at)) return LQ_OK;
+    if (!cal_ends_branch(at)) return LQ_OK;
     *d = r->d;
     for (int64_t t = 0; t < T; t += r->len) /* a window's sums are the same in any slice */
         gemm_run(r->d + t * H, H, (gemm_in){ r->du + t * K, K, false }, (gemm_in){ by->W, K, true },
@@ -529,7 +527,7 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
         site = &st->site[cal_site_at(at)];
         s = cal_stats_init(site, K, r->want_h, r->on, err);
         if (!s && by && by->match)
-            s = cal_stats_match(site, ends_branch(at) ? r->m.cfg->hidden : K, err);
+            s = cal_stats_match(site, cal_ends_branch(at) ? r->m.cfg->hidden : K, err);
         site->limit = r->outlier;
         site->part = r->share.rank;
         site->parts = r->share.size;

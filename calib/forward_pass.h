@@ -84,6 +84,9 @@ typedef struct {
     float scale;    /* fwd_join_scale; 0: outputs alone are compared */
 } cal_original;
 
+/* Does a branch's last linear read there, so that outputs are compared? */
+static inline bool cal_ends_branch(fwd_point at) { return at == FWD_AT_O || at == FWD_AT_DOWN; }
+
 /* The layer's stages (runtime/forward/forward.h), where fwd_has_points: from FWD_AT_QKV to FWD_AT_END, each
  * once. The state goes on to `at`, with the linears of the points before as `l` has them then; st
  * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). by: with cal_opts.match alone. Errors:

@@ -81,7 +81,7 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
 static int64_t match_rows(const memory_work *w, const plan_entry *e)
 {
     const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
-    return at == FWD_AT_O || at == FWD_AT_DOWN ? w->plan->cfg.hidden : e->K;
+    return cal_ends_branch(at) ? w->plan->cfg.hidden : e->K;
 }
 
 static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *e)

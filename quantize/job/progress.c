@@ -119,7 +119,7 @@ static void add_rounding(qz_progress *m, const progress_work *w, const plan_entr
 static void add_match(qz_progress *m, const progress_work *w, const plan_entry *e, double run)
 {
     const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
-    const bool ends = at == FWD_AT_O || at == FWD_AT_DOWN;
+    const bool ends = cal_ends_branch(at);
     const double K = (double)e->K, N = (double)w->plan->cfg.hidden, T = (double)w->tokens,
                  glance = w->folds ? 1.0 / CAL_GLANCE : 0;
     const double compare = ends ? 2 * T * N * K : 0.5 * T * K * K, D = ends ? N : K;

@@ -107,7 +107,7 @@ static bool is_finite(const cal_stats *st)
 
 lq_status layer_match_group(work *w, group *g, lq_err *err)
 {
-    const bool ends = w->at == FWD_AT_O || w->at == FWD_AT_DOWN;
+    const bool ends = cal_ends_branch(w->at);
     cal_stats *st = g->n ? g->u[0].st : NULL;
     if (!st || !st->M) return LQ_OK;
     lq_status s = solve(w, st, err);
