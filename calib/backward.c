@@ -40,46 +40,27 @@ static void linear(grad_ctx *g, const grad_layer *l, int i, float *y, const floa
     grad_add_bias(g, y, l->bias[i], 1, R, N);
 }
 
-/* Rows of inputs x [R,K] by their gradients dy [R,N]. */
+/* out [R]: |dy|^2 of the rows of dy [R,N]. */
 typedef struct {
-    const float *dy, *x;
-    float *c, *xc; /* [R], [R,K] */
-    double mean;   /* of c */
-    int64_t R, N, K;
-} weigh_job;
+    float *out;
+    const float *dy;
+    int64_t R, N;
+} square_job;
 
 static void square_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
-    const weigh_job *j = ctx;
+    const square_job *j = ctx;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
-        j->c[r] = (float)grad_dot(j->dy + r * j->N, j->dy + r * j->N, j->N);
+        j->out[r] = (float)grad_dot(j->dy + r * j->N, j->dy + r * j->N, j->N);
 }
 
-static void weigh_item(void *ctx, int64_t item, int thread)
-{
-    (void)thread;
-    const weigh_job *j = ctx;
-    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
-        const double most = GRAD_WEIGHT_MOST, w = j->mean > 0 ? (double)j->c[r] / j->mean : 1;
-        const float root = (float)sqrt(w < most ? w : most);
-        for (int64_t k = 0; k < j->K; k++)
-            j->xc[r * j->K + k] = root * j->x[r * j->K + k];
-    }
-}
-
-/* G += blocks of dy^T dy, H += x^T diag(c) x. */
 static void curvature(const grad_ctx *g, const grad_out *out, int i, const float *dy, int64_t N,
-                      const float *x, int64_t K, int64_t R)
+                      int64_t R)
 {
-    weigh_job j = { dy, x, out->scratch, out->scratch + R, 0, R, N, K };
+    square_job j = { out->squares[i], dy, R, N };
     grad_sum_blocks(g, out->G[i], dy, N, R);
-    if (!out->H[i]) return;
-    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), square_item, &j);
-    for (int64_t r = 0; r < R; r++)
-        j.mean += (double)j.c[r] / (double)R;
-    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), weigh_item, &j);
-    grad_add_square(g, out->H[i], K, j.xc, K, K, R, 0, K);
+    if (j.out) pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), square_item, &j);
 }
 
 /* dx (+)= dy W, dW += dy^T x, curvature. */
@@ -93,7 +74,7 @@ static void linear_back(grad_ctx *g, const grad_layer *l, const grad_out *out, i
     if (out->W[i])
         grad_add_rows(g, out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R,
                       0, N);
-    if (out->G[i]) curvature(g, out, i, dy, N, x, K, R);
+    if (out->G[i]) curvature(g, out, i, dy, N, R);
 }
 
 /* ---- the layer ---- */

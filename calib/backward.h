@@ -138,17 +138,15 @@ typedef struct {
     const grad_experts *experts;
 } grad_layer;
 
-enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
+enum { GRAD_BLOCK = 256 };
 /* Where gradients are added to; NULL: not wanted. Of a linear's inputs x [R,K] and the gradients
  * dy [R,N] at its output, R being the rows of one call:
  *     G  dy^T dy, its blocks along the diagonal: ceil(N / B) of [B,B], B = GRAD_BLOCK
- *     H  x^T diag(c) x [K,K], c = |dy|^2 of a row over its mean, at most GRAD_WEIGHT_MOST: rows
- *        count by how much the loss depends on them. Wanted along with G.
- * Of both the tiles above the diagonal (calib/gemm.h) stay as they are: gemm_mirror fills them. */
+ *        Tiles above the diagonal (calib/gemm.h) stay as they are: gemm_mirror fills them.
+ *     squares  [R]: |dy|^2 of each row, set. Wanted along with G. */
 typedef struct {
-    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_SUMS], *H[GRAD_LINEARS];
-    float *router;  /* [experts, hidden] */
-    float *scratch; /* for H: R (1 + largest K) */
+    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_SUMS], *squares[GRAD_LINEARS];
+    float *router; /* [experts, hidden] */
 } grad_out;
 
 bool grad_covers(const arch_config *c);
@@ -174,7 +172,7 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
 
 /* From now on several ranks (base/comm.h) go through the same rows with the same weights: each makes some tiles of every
  * product of a linear and some heads of attention, and all get the rest, so that what the passes give is that of
- * one process. Sums over rows (grad_out's W, those of experts but for fused ones, G and H) have each rank's own rows alone
+ * one process. Sums over rows (grad_out's W, those of experts but for fused ones, and G) have each rank's own rows alone
  * (grad_own_rows). Routers, norms and what goes element by element all do alike. NULL: this process alone again.
  * Errors: LQ_ENOMEM. */
 lq_status grad_share(grad_ctx *g, comm *ranks, lq_err *err);

@@ -24,7 +24,9 @@ typedef struct {
     float *d, *y;  /* [chunk * len, hidden] */
     float *logits; /* of KL_ROWS rows */
     int32_t *ids;
-    float *scratch; /* grad_out's */
+    float *(
+        *squares)[GRAD_LINEARS]; /* [layers]: [windows * len], as grad_out's, window after window */
+    int64_t done;                /* windows, of chunks before this */
     bool keep;
     lq_arena arena;
 } work;
@@ -42,24 +44,37 @@ static bool shape_of(int64_t *N, int64_t *K, const arch_config *c, int64_t layer
     return true;
 }
 
-/* Bytes of all G and of all H; false: H would be too large. */
-static bool sum_bytes(size_t *g, size_t *h, const arch_config *c)
+/* The site that reads what linear k reads; false: it is not one of a layer's own. */
+static bool site_of(cal_site *site, const arch_config *c, int k)
 {
-    *g = *h = 0;
-    for (int64_t i = 0; i < c->layers; i++)
-        for (int k = 0; k < GRAD_SUMS; k++) {
-            int64_t N, K;
-            if (!shape_of(&N, &K, c, i, k)) continue;
-            *g += g_floats(N) * sizeof(float);
-            if (k < GRAD_LINEARS) *h += (size_t)(K * K) * sizeof(float);
-        }
-    return *h <= FISHER_H_MOST;
+    return k < GRAD_LINEARS && cal_site_of(site, c, grad_linear_roles[k]) && *site < CAL_N_SHARED;
 }
 
-size_t fisher_bytes(const arch_config *c)
+size_t fisher_bytes(const arch_config *c, int64_t tokens)
 {
-    size_t g, h;
-    return sum_bytes(&g, &h, c) ? g + h : g;
+    size_t floats = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        bool has[CAL_N_SHARED] = { false };
+        for (int k = 0; k < GRAD_SUMS; k++) {
+            int64_t N, K;
+            cal_site site;
+            if (!shape_of(&N, &K, c, i, k)) continue;
+            floats += g_floats(N);
+            if (site_of(&site, arch_at(c, i), k)) has[site] = true;
+        }
+        for (int s = 0; s < CAL_N_SHARED; s++)
+            floats += has[s] ? (size_t)tokens : 0;
+    }
+    return floats * sizeof(float);
+}
+
+size_t fisher_scratch(const arch_config *c, int64_t tokens)
+{
+    size_t linears = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            linears += arch_has(c, grad_linear_roles[k], i);
+    return linears * (size_t)tokens * sizeof(float);
 }
 
 int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len)
@@ -68,34 +83,25 @@ int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len)
     return grad_chunk(c, most < windows ? most : windows, len);
 }
 
-size_t fisher_scratch(const arch_config *c, int64_t windows, int64_t len)
-{
-    size_t g, h;
-    int64_t widest = 0, N, K;
-    for (int64_t i = 0; i < c->layers; i++)
-        for (int k = 0; k < GRAD_LINEARS; k++)
-            if (shape_of(&N, &K, c, i, k)) widest = K > widest ? K : widest;
-    return sum_bytes(&g, &h, c) ? (size_t)(windows * len * (1 + widest)) * sizeof(float) : 0;
-}
-
 static bool push_sums(work *w)
 {
     const arch_config *c = w->c;
     lq_arena *a = &w->f->arena;
     const size_t layers = (size_t)c->layers, f = sizeof(float);
-    size_t g, h;
+    const size_t looked = (size_t)(w->f->windows * w->samples->len),
+                 all = (size_t)(w->samples->n * w->samples->len);
     int64_t N, K;
-    const bool want_h = sum_bytes(&g, &h, c);
-    bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G));
-    if (want_h)
-        ok = ok && (w->f->H = lq_push(a, layers * sizeof *w->f->H)) &&
-             (w->scratch = lq_push(&w->arena, fisher_scratch(c, w->chunk, w->samples->len)));
+    cal_site site;
+    bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G)) &&
+              (w->f->weight = lq_push(a, layers * sizeof *w->f->weight)) &&
+              (w->squares = lq_push(&w->arena, layers * sizeof *w->squares));
     for (size_t i = 0; i < layers; i++)
         for (int k = 0; k < GRAD_SUMS && ok; k++) {
             if (!shape_of(&N, &K, c, (int64_t)i, k)) continue;
             ok = (w->f->G[i][k] = lq_push(a, g_floats(N) * f));
-            if (want_h && k < GRAD_LINEARS)
-                ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K * K) * f));
+            if (!ok || !site_of(&site, arch_at(c, (int64_t)i), k)) continue;
+            ok = (w->squares[i][k] = lq_push(&w->arena, looked * f)) &&
+                 (w->f->weight[i][site] || (w->f->weight[i][site] = lq_push(a, all * f)));
         }
     return ok;
 }
@@ -129,9 +135,11 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
     lq_status s = dense_layer(&l, w->W, w->src, layer, w->samples->len, &a, w->p, err);
     if (!s && !d) s = grad_forward(w->g, &l, layer, x, n, err);
     if (!s && d) {
-        grad_out out = { .scratch = w->scratch };
+        grad_out out = { 0 };
         memcpy(out.G, w->f->G[layer], sizeof out.G);
-        if (w->f->H) memcpy(out.H, w->f->H[layer], sizeof out.H);
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (w->squares[layer][k])
+                out.squares[k] = w->squares[layer][k] + w->done * w->samples->len;
         s = grad_backward(w->g, &l, layer, x, d, n, &out, err);
     }
     src_release_all(w->src);
@@ -182,15 +190,48 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
         for (int k = 0; k < GRAD_SUMS; k++) {
             int64_t N, K;
             if (!shape_of(&N, &K, c, i, k)) continue;
-            for (int64_t j = 0; j < K * K && f->H && k < GRAD_LINEARS; j++)
-                f->H[i][k][j] = (float)((double)f->H[i][k][j] / (double)tokens);
             for (size_t j = 0; j < g_floats(N); j++)
                 f->G[i][k][j] = (float)((double)f->G[i][k][j] / (double)tokens);
-            if (f->H && k < GRAD_LINEARS) gemm_mirror(f->H[i][k], K, K);
             for (int64_t n = 0; n < N; n += FISHER_BLOCK)
                 gemm_mirror(f->G[i][k] + n * FISHER_BLOCK, FISHER_BLOCK,
                             N - n < FISHER_BLOCK ? N - n : FISHER_BLOCK);
         }
+}
+
+/* Linear k's part of its site's weights, one of `linears` that read it. */
+static void add_weights(const work *w, float *weight, const float *squares, const int64_t *which,
+                        int linears)
+{
+    const int64_t len = w->samples->len, n = w->f->windows * len;
+    double mean = 0;
+    for (int64_t t = 0; t < n; t++)
+        mean += (double)squares[t] / (double)n;
+    for (int64_t t = 0; t < n; t++) {
+        const double c = mean > 0 ? (double)squares[t] / mean : 1;
+        weight[which[t / len] * len + t % len] +=
+            (float)((c < FISHER_WEIGHT_MOST ? c : FISHER_WEIGHT_MOST) / linears);
+    }
+}
+
+static void weigh(const work *w, const int64_t *which)
+{
+    const int64_t len = w->samples->len;
+    for (int64_t i = 0; i < w->f->layers; i++) {
+        const arch_config *c = arch_at(w->c, i);
+        int linears[CAL_N_SHARED] = { 0 };
+        cal_site site;
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (w->squares[i][k] && site_of(&site, c, k)) linears[site]++;
+        for (int s = 0; s < CAL_N_SHARED; s++) {
+            for (int64_t t = 0; t < w->samples->n * len && linears[s]; t++)
+                w->f->weight[i][s][t] = CAL_TOKEN_UNKNOWN;
+            for (int64_t j = 0; j < w->f->windows && linears[s]; j++)
+                memset(w->f->weight[i][s] + which[j] * len, 0, (size_t)len * sizeof(float));
+        }
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (w->squares[i][k] && site_of(&site, c, k))
+                add_weights(w, w->f->weight[i][site], w->squares[i][k], which, linears[site]);
+    }
 }
 
 /* The rows of the sums that each rank has, to all. */
@@ -202,11 +243,9 @@ static lq_status gather(work *w, lq_err *err)
     for (int64_t i = 0; i < f->layers && !s; i++)
         for (int k = 0; k < GRAD_SUMS && !s; k++) {
             int64_t N, K;
-            if (!shape_of(&N, &K, w->c, i, k)) continue;
-            s = grad_gather_rows(w->ranks, f->G[i][k], FISHER_BLOCK * sizeof(float), N, block, err);
-            if (!s && f->H && k < GRAD_LINEARS)
-                s = grad_gather_rows(w->ranks, f->H[i][k], (size_t)K * sizeof(float), K,
-                                     gemm_cut(K, K).side, err);
+            if (shape_of(&N, &K, w->c, i, k))
+                s = grad_gather_rows(w->ranks, f->G[i][k], FISHER_BLOCK * sizeof(float), N, block,
+                                     err);
         }
     return s;
 }
@@ -229,10 +268,12 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     for (int64_t i = 0; i < f->windows && !s; i += w.chunk) {
         lq_report(job, "what answers depend on", (double)i, (double)f->windows);
         int64_t left = f->windows - i;
+        w.done = i;
         s = one_chunk(&w, which + i, left < w.chunk ? left : w.chunk, err);
     }
     if (!s) s = gather(&w, err);
     if (!s) divide(f, w.c, f->windows * samples->len);
+    if (!s) weigh(&w, which);
     grad_close(w.g);
     model_free(&w.frame);
     lq_arena_free(&w.arena);

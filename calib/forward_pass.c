@@ -29,6 +29,7 @@ struct cal_pass {
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
+    float *(*weight)[CAL_N_SHARED];
     store state;          /* fwd_state: of a chunk [T, hidden], then the rest */
     store inner;          /* between the stages of a layer; width 0: none */
     store own, own_inner; /* the original's; width 0: none */
@@ -160,6 +161,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
     r->sums = o->sums;
+    r->weight = o->weight;
     r->on = o->on;
     r->share = share_of(o->ranks, r->n, r->len, cal_chunk(r->n, r->len) / r->len);
     lq_status s = model_load_frame(&r->m, src, p, err);
@@ -223,7 +225,8 @@ typedef struct {
     bool seen[CAL_N_SITES];
     cal_found *found; /* rows go here; NULL: into the statistics */
     int64_t every;    /* chunk that is looked at, from the first on */
-    bool oom;
+    lq_status status;
+    lq_err *err;
 } look;
 
 /* Several linears show the same input: the first of a site's roles in a chunk brings it. */
@@ -238,12 +241,12 @@ static void on_input(void *user, arch_role role, int64_t expert, const float *x,
     k->seen[site] = true;
     k->of[site] = role;
     cal_stats *s = cal_stats_of(k->st, k->c, role, expert);
-    if (!s || T == 0) return;
+    if (!s || T == 0 || k->status) return;
     assert(s->K == K);
-    if (k->found)
-        k->oom |= !found_add(k->found, site, site < CAL_N_SHARED ? -1 : expert, x, ldx, T, K);
-    else
-        cal_stats_add(s, x, ldx, T, k->p);
+    if (!k->found)
+        k->status = cal_stats_add(s, x, ldx, T, k->p, k->err);
+    else if (!found_add(k->found, site, site < CAL_N_SHARED ? -1 : expert, x, ldx, T, K))
+        k->status = lq_fail(k->err, LQ_ENOMEM, "no memory for rows of calibration");
 }
 
 /* Chunk c through the layer; k: looking, the state stays. */
@@ -262,7 +265,7 @@ static lq_status run_chunk(cal_pass *r, int64_t c, int64_t layer, const model_la
     }
     s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, r->offload,
                   &r->scratch, r->p, err);
-    if (!s && k && k->oom) s = lq_fail(err, LQ_ENOMEM, "no memory for rows of calibration");
+    if (!s && k) s = k->status;
     if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
     return s;
 }
@@ -311,6 +314,7 @@ static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t laye
             s = cal_stats_init(&st->site[i], cal_site_width(own, (cal_site)i), r->want_h, r->on,
                                err);
         st->site[i].limit = r->outlier;
+        st->site[i].weight = r->weight ? r->weight[layer][i] : NULL;
         st->site[i].part = r->share.rank;
         st->site[i].parts = r->share.size;
     }
@@ -356,8 +360,11 @@ static lq_status statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, con
                .shared = first == 0,
                .all_experts = r->all_experts,
                .found = r->found,
-               .every = every };
+               .every = every,
+               .err = err };
     lq_status s = start_look(r, st, layer, first, n, err);
+    for (int i = 0; i < CAL_N_SHARED && every > 1; i++)
+        st->site[i].weight = NULL; /* they are in the order of all tokens */
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
         if (st->site[i].K) {
@@ -506,7 +513,8 @@ static lq_status add_stage(cal_pass *r, cal_stats *site, fwd_point at, const cal
         if (!s && D) s = comm_broadcast(sh->ranks, owner, to, more, err);
         have += T;
         if (s || !share_ends(sh, slice)) continue;
-        cal_stats_add_with(site, whole ? x : r->all, K, D ? r->all_d : NULL, D, have, r->p);
+        s = cal_stats_add_with(site, whole ? x : r->all, K, D ? r->all_d : NULL, D, have, r->p,
+                               err);
         have = 0;
     }
     return s ? s : share_sums(sh, site, err);
@@ -529,6 +537,7 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
         if (!s && by && by->match)
             s = cal_stats_match(site, cal_ends_branch(at) ? r->m.cfg->hidden : K, err);
         site->limit = r->outlier;
+        site->weight = r->weight ? r->weight[layer][cal_site_at(at)] : NULL;
         site->part = r->share.rank;
         site->parts = r->share.size;
     }
@@ -540,8 +549,9 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
         if (!s) s = chunk_to(r, &r->state, &r->inner, c, layer, l, at, err);
         if (s || !site || r->share.size > 1) continue;
         if (site->D) s = compare(r, &d, c, K, at, by, err);
-        cal_stats_add_with(site, place_of(r, &r->inner, c), K, d, site->D,
-                           chunk_windows(r, c) * r->len, r->p);
+        if (!s)
+            s = cal_stats_add_with(site, place_of(r, &r->inner, c), K, d, site->D,
+                                   chunk_windows(r, c) * r->len, r->p, err);
     }
     if (s || !site) return s;
     if (r->share.size > 1) s = add_stage(r, site, at, by, job, err);

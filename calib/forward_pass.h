@@ -32,7 +32,10 @@ typedef struct {
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
     bool sums;        /* statistics stay sums: cal_stats_finish is the caller's */
-    dev *on;          /* products of layers are done there, but experts', and H is summed, but an
+    float *(*weight)
+        [CAL_N_SHARED]; /* fisher.weight, of these samples: cal_stats.weight of each layer's sites;
+                                       borrowed. NULL: none */
+    dev *on;            /* products of layers are done there, but experts', and H is summed, but an
                          expert's; NULL: here */
     comm *
         ranks; /* the windows are shared out among these, which all make the same calls; each holds the states of its

@@ -212,25 +212,25 @@ static lq_status add_rows(cal_found *f, cal_layer_stats *st, const found_entry *
                           pool *p, lq_err *err)
 {
     const size_t i = index_of(st, e), n = (size_t)(e->T * e->K);
-    if (f->s->in_chunk == 1) { /* as it was found */
-        cal_stats_add(stats_at(st, i), x, e->K, e->T, p);
-        return LQ_OK;
-    }
+    if (f->s->in_chunk == 1) /* as it was found */
+        return cal_stats_add(stats_at(st, i), x, e->K, e->T, p, err);
     float *to = rows_grow(&f->chunk[i], n);
     if (!to) return no_room(err);
     memcpy(to, x, n * sizeof *x);
     return LQ_OK;
 }
 
-static void end_chunk(cal_found *f, cal_layer_stats *st, pool *p)
+static lq_status end_chunk(cal_found *f, cal_layer_stats *st, pool *p, lq_err *err)
 {
-    for (size_t i = 0; i < f->n_chunk; i++) {
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < f->n_chunk && !s; i++) {
         rows *r = &f->chunk[i];
         if (!r->n) continue;
         cal_stats *to = stats_at(st, i);
-        cal_stats_add(to, r->p, to->K, (int64_t)r->n / to->K, p);
+        s = cal_stats_add(to, r->p, to->K, (int64_t)r->n / to->K, p, err);
         r->n = 0;
     }
+    return s;
 }
 
 static lq_status room_for_chunks(cal_found *f, const cal_layer_stats *st, lq_err *err)
@@ -266,7 +266,7 @@ lq_status found_share(cal_found *f, int64_t round, cal_layer_stats *st, pool *p,
             if (!e) e = add_rows(f, st, x, r, p, err);
             at[one] += (size_t)(x->T * x->K);
         }
-        if (!e && share_ends(s, slice)) end_chunk(f, st, p);
+        if (!e && share_ends(s, slice)) e = end_chunk(f, st, p, err);
     }
     for (int i = 0; i <= s->size; i++)
         f->own[i].n = 0;

@@ -2,6 +2,7 @@
 #include "calib/stats.h"
 
 #include <cblas.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum { TILE = 256 }; /* of H: 256 KiB of f32, and enough work for one BLAS call */
@@ -58,6 +59,7 @@ void cal_stats_free(cal_stats *s)
     }
     free(s->H);
     free(s->M);
+    free(s->weighed);
     free(s->sum_abs);
     free(s->reached);
     free(s->mean_abs);
@@ -66,8 +68,8 @@ void cal_stats_free(cal_stats *s)
 
 typedef struct {
     cal_stats *s;
-    const float *x, *d;
-    int64_t ldx, ldd, T;
+    const float *x, *wx, *wd; /* wx, wd: what H and M are summed of */
+    int64_t ldx, ldwx, ldwd, T;
     int64_t from, to, n; /* inputs of ours; blocks of them */
 } work;
 
@@ -160,14 +162,14 @@ static void add_item(void *ctx, int64_t item, int thread)
         return;
     }
     const tile t = tile_at(w->s, (item - w->n) * n_parts(w->s) + w->s->part);
-    if (t.of_m && !w->d) return;
+    if (t.of_m && !w->wd) return;
     if (!t.of_m && t.i == t.j)
-        cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)t.rows, (int)w->T, 1, w->x + t.i,
-                    (int)w->ldx, 1, t.at, (int)K);
+        cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)t.rows, (int)w->T, 1, w->wx + t.i,
+                    (int)w->ldwx, 1, t.at, (int)K);
     else
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t.rows, (int)t.columns, (int)w->T,
-                    1, (t.of_m ? w->d : w->x) + t.i, (int)(t.of_m ? w->ldd : w->ldx), w->x + t.j,
-                    (int)w->ldx, 1, t.at, (int)K);
+                    1, (t.of_m ? w->wd : w->wx) + t.i, (int)(t.of_m ? w->ldwd : w->ldwx),
+                    w->wx + t.j, (int)w->ldwx, 1, t.at, (int)K);
 }
 
 /* Rows of K floats to the device; in one piece where they are together. */
@@ -186,11 +188,11 @@ static void add_there(cal_stats *s, const work *w)
     if (w->T > s->x_rows) {
         d->ops->free(d, s->x_on);
         d->ops->free(d, s->d_on);
-        s->x_on = d->ops->alloc(d, (size_t)(w->T * s->K) * sizeof *w->x);
-        s->d_on = s->D ? d->ops->alloc(d, (size_t)(w->T * s->D) * sizeof *w->d) : NULL;
+        s->x_on = d->ops->alloc(d, (size_t)(w->T * s->K) * sizeof *s->x_on);
+        s->d_on = s->D ? d->ops->alloc(d, (size_t)(w->T * s->D) * sizeof *s->d_on) : NULL;
         s->x_rows = w->T;
     }
-    rows_there(d, s->x_on, w->x, w->ldx, w->T, s->K);
+    rows_there(d, s->x_on, w->wx, w->ldwx, w->T, s->K);
     dev_gemm_args a = { .C = s->H_on,
                         .A = s->x_on,
                         .B = s->x_on,
@@ -204,8 +206,8 @@ static void add_there(cal_stats *s, const work *w)
                         .lower = true,
                         .beta = 1 };
     d->ops->gemm(d, &a);
-    if (!s->D || !w->d) return;
-    rows_there(d, s->d_on, w->d, w->ldd, w->T, s->D);
+    if (!s->D || !w->wd) return;
+    rows_there(d, s->d_on, w->wd, w->ldwd, w->T, s->D);
     a.C = s->M_on;
     a.A = s->d_on;
     a.lda = a.M = s->D;
@@ -213,20 +215,101 @@ static void add_there(cal_stats *s, const work *w)
     d->ops->gemm(d, &a);
 }
 
-void cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
-                        int64_t T, pool *p)
+/* ---- weights ---- */
+enum { ROWS = 64 };
+
+static float *squares_of(const cal_stats *s)
 {
-    work w = { .s = s, .x = x, .d = d, .ldx = ldx, .ldd = ldd, .T = T };
+    return s->weighed + s->weighed_rows * (s->K + s->D);
+}
+
+static void square_rows(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    const int64_t K = w->s->K;
+    for (int64_t t = item * ROWS; t < w->T && t < (item + 1) * ROWS; t++) {
+        double sum = 0;
+        for (int64_t k = 0; k < K; k++)
+            sum += (double)w->x[t * w->ldx + k] * (double)w->x[t * w->ldx + k];
+        squares_of(w->s)[t] = (float)sum;
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* A token that is not known. */
+static double guessed(double square, double median)
+{
+    return square > CAL_LARGE * median ? CAL_LARGE * median / square : 1;
+}
+
+static void weigh_rows(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    const int64_t K = w->s->K, D = w->s->D;
+    const float *square = squares_of(w->s), *sorted = square + w->T;
+    float *x = w->s->weighed, *d = x + w->s->weighed_rows * K;
+    for (int64_t t = item * ROWS; t < w->T && t < (item + 1) * ROWS; t++) {
+        const float c = w->s->weight[w->s->tokens + t];
+        const float root =
+            (float)sqrt(c >= 0 ? (double)c : guessed((double)square[t], (double)sorted[w->T / 2]));
+        for (int64_t k = 0; k < K; k++)
+            x[t * K + k] = root * w->x[t * w->ldx + k];
+        for (int64_t k = 0; k < D && w->wd; k++)
+            d[t * D + k] = root * w->wd[t * w->ldwd + k];
+    }
+}
+
+/* wx and wd become the chunk's rows times the roots of their weights. */
+static lq_status weigh(work *w, pool *p, lq_err *err)
+{
+    cal_stats *s = w->s;
+    const size_t T = (size_t)w->T, row = (size_t)(s->K + s->D);
+    if (w->T > s->weighed_rows) {
+        free(s->weighed);
+        s->weighed_rows = w->T;
+        s->weighed = malloc(T * (row + 2) * sizeof *s->weighed);
+        if (!s->weighed) {
+            s->weighed_rows = 0;
+            return lq_fail(err, LQ_ENOMEM, "no memory for weighed rows of %lld inputs",
+                           (long long)s->K);
+        }
+    }
+    float *square = squares_of(s);
+    pool_run(p, lq_ceil_div(w->T, ROWS), square_rows, w);
+    memcpy(square + T, square, T * sizeof *square);
+    qsort(square + T, T, sizeof *square, by_size);
+    pool_run(p, lq_ceil_div(w->T, ROWS), weigh_rows, w);
+    w->wx = s->weighed;
+    w->ldwx = s->K;
+    if (w->wd) w->wd = s->weighed + s->weighed_rows * s->K;
+    w->ldwd = s->D;
+    return LQ_OK;
+}
+
+lq_status cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
+                             int64_t T, pool *p, lq_err *err)
+{
+    work w = { .s = s, .x = x, .wx = x, .wd = d, .ldx = ldx, .ldwx = ldx, .ldwd = ldd, .T = T };
+    const lq_status e = s->weight && s->H && T > 0 ? weigh(&w, p, err) : LQ_OK;
+    if (e) return e;
     cal_stats_columns(s, s->part, &w.from, &w.to);
     w.n = lq_ceil_div(w.to - w.from, TILE);
     if (s->on) add_there(s, &w);
     pool_run(p, w.n + tiles_of(s, s->part), add_item, &w);
     s->tokens += T;
+    return LQ_OK;
 }
 
-void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p)
+lq_status cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p, lq_err *err)
 {
-    cal_stats_add_with(s, x, ldx, NULL, 0, T, p);
+    return cal_stats_add_with(s, x, ldx, NULL, 0, T, p, err);
 }
 
 lq_status cal_stats_finish(cal_stats *s, lq_err *err)
@@ -239,6 +322,9 @@ lq_status cal_stats_finish(cal_stats *s, lq_err *err)
         const lq_status e = s->on->ops->sync(s->on, err);
         if (e) return lq_wrap(err, e, "statistics of %lld inputs", (long long)K);
     }
+    free(s->weighed);
+    s->weighed = NULL;
+    s->weighed_rows = 0;
     double n = s->tokens ? (double)s->tokens : 1;
     for (int64_t k = 0; k < K; k++) {
         s->mean_abs[k] = (float)(s->sum_abs[k] / n);

@@ -1,13 +1,17 @@
 /* calib/stats.h - what is kept of the inputs x [T,K] of a linear.
  *
- *     H = mean over tokens of x x^T      mean_abs_k = mean |x_k|      max_abs_k = max |x_k|
+ *     H = mean over tokens of w x x^T    mean_abs_k = mean |x_k|      max_abs_k = max |x_k|
  *     mean_sq_k = mean x_k^2             reached_k = tokens with |x_k| >= limit
- *     M = mean over tokens of d x^T, where each comes with a row d [D] (cal_original in calib/forward_pass.h)
+ *     M = mean over tokens of w d x^T, where each comes with a row d [D] (cal_original in calib/forward_pass.h)
  *
  * H is summed in f32: one product per chunk of tokens as the caller hands them in, chunk after
  * chunk, each tile of H by one thread. So the figures depend on the chunks, never on the number of
  * threads. The relative error of an entry of H against the exact sum is at most about
- * 2^-24 * (tokens per chunk + chunks) of sum |x_i x_j|, far below the damping that methods add. */
+ * 2^-24 * (tokens per chunk + chunks) of sum |x_i x_j|, far below the damping that methods add.
+ *
+ * w: the token's weight, 1 where none are given. Where they are and a token's is not known, it is 1, but for a token whose
+ * input is more than CAL_LARGE times the median of its chunk (in |x|^2), which counts as if it were so large: on such tokens
+ * (a text's first, on which attention rests) answers depend little. */
 #ifndef LLMQ_CALIB_STATS_H
 #define LLMQ_CALIB_STATS_H
 
@@ -16,8 +20,15 @@
 
 #include "calib/sites.h"
 
+#define CAL_TOKEN_UNKNOWN (-1.0F) /* a weight */
+enum { CAL_LARGE = 8 };
+
 typedef struct {
     int64_t K, tokens;
+    const float *weight; /* of the tokens, in the order that they come in; NULL: 1. Borrowed */
+    float *
+        weighed; /* [rows][K], [rows][D]: a chunk's x and d times the roots of their weights; then [2 rows]: |x|^2, and in order */
+    int64_t weighed_rows;
     float *H;                 /* [K,K] symmetric, or NULL; both triangles after cal_stats_finish */
     int64_t D;                /* 0: no M */
     float *M;                 /* [D,K], or NULL */
@@ -40,11 +51,11 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *
 void cal_stats_free(cal_stats *s);
 /* Rows of D floats will come along, where H is wanted. Errors: LQ_ENOMEM. */
 lq_status cal_stats_match(cal_stats *s, int64_t D, lq_err *err);
-/* One chunk: x [T,K], rows ldx apart. T < 2^31. */
-void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
+/* One chunk: x [T,K], rows ldx apart. T < 2^31. Errors: LQ_ENOMEM, where there are weights. */
+lq_status cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p, lq_err *err);
 /* The same with d [T,D], rows ldd apart; NULL: none, nothing is added to M. */
-void cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
-                        int64_t T, pool *p);
+lq_status cal_stats_add_with(cal_stats *s, const float *x, int64_t ldx, const float *d, int64_t ldd,
+                             int64_t T, pool *p, lq_err *err);
 /* Part `part`'s inputs are from .. to, of the other sums. */
 void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to);
 /* The tiles of H, as they are in the lower triangle, and of M, that are rank `part`'s of s->parts: into box, or from it; NULL:

@@ -197,6 +197,7 @@ lq_status job_layers(job_run *r, lq_err *err)
                        .looks = qz_matches(r->j->o) && qz_folds(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts,
+                       .weight = r->curvature.weight,
                        .ranks = r->j->ranks,
                        .on = r->j->o->on };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);

@@ -216,7 +216,7 @@ static size_t statistics_bytes(const memory_work *w)
 
 static size_t curvature_bytes(const memory_work *w)
 {
-    return w->curvature_windows ? fisher_bytes(&w->plan->cfg) : 0;
+    return w->curvature_windows ? fisher_bytes(&w->plan->cfg, w->windows * w->len) : 0;
 }
 
 static size_t h_bytes(const arch_config *c, cal_site s)
@@ -225,11 +225,17 @@ static size_t h_bytes(const arch_config *c, cal_site s)
     return K * K * F;
 }
 
+/* Floats of what an input is compared by. */
+static int64_t match_width(const memory_work *w, const arch_config *own, cal_site s)
+{
+    if (!any_match(w)) return 0;
+    return s == CAL_O || s == CAL_DOWN ? own->hidden : cal_site_width(own, s);
+}
+
 /* M beside it. */
 static size_t m_bytes(const memory_work *w, const arch_config *own, cal_site s)
 {
-    const int64_t K = cal_site_width(own, s);
-    return any_match(w) ? (size_t)(K * (s == CAL_O || s == CAL_DOWN ? own->hidden : K)) * F : 0;
+    return (size_t)(cal_site_width(own, s) * match_width(w, own, s)) * F;
 }
 
 /* Rows that ranks send each other: ours, another one's, and what came of the chunk. */
@@ -266,7 +272,7 @@ static size_t factors_bytes(const memory_work *w, int64_t layer)
         cal_site site;
         if (e->layer != layer || !e->known || !qz_by_method(e, w->o) ||
             arch_role_per_expert(e->role) || e->K < CHOLESKY_SHARED ||
-            !cal_site_of(&site, &w->plan->cfg, e->role) || (seen[site] && !curved(w, e)))
+            !cal_site_of(&site, &w->plan->cfg, e->role) || seen[site])
             continue;
         seen[site] = true;
         sum += bytes;
@@ -275,11 +281,20 @@ static size_t factors_bytes(const memory_work *w, int64_t layer)
     return sum - most;
 }
 
+/* A chunk's rows times their tokens' weights. */
+static size_t weighed_bytes(const memory_work *w, const arch_config *own, cal_site s, bool staged)
+{
+    const int64_t width = cal_site_width(own, s) + (staged ? match_width(w, own, s) : 0);
+    if (!w->curvature_windows) return 0;
+    return (size_t)(cal_chunk(w->windows, w->len) * (width + 2)) * F;
+}
+
 /* H of the layer's inputs: of what it has once (in stages one at a time), and of one expert. */
 static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64_t layer,
                        bool staged)
 {
     const arch_config *c = &w->plan->cfg, *own = arch_at(c, layer);
+    const bool glance = !staged && in_stages(w, layer); /* without weights */
     bool has[CAL_N_SITES] = { false };
     cal_site site;
     *once = *expert = 0;
@@ -287,10 +302,12 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
-        if (s < CAL_N_SHARED && has[s])
-            *once = staged ? larger(*once, h_bytes(own, (cal_site)s) + m_bytes(w, own, (cal_site)s))
-                           : *once + h_bytes(own, (cal_site)s);
-        else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
+        if (s < CAL_N_SHARED && has[s]) {
+            const size_t one = h_bytes(own, (cal_site)s) +
+                               (glance ? 0 : weighed_bytes(w, own, (cal_site)s, staged)) +
+                               (staged ? m_bytes(w, own, (cal_site)s) : 0);
+            *once = staged ? larger(*once, one) : *once + one;
+        } else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
             *expert += h_bytes(c, (cal_site)s);
 }
 
@@ -400,8 +417,9 @@ static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)
 {
     const int64_t chunk = fisher_chunk(&w->plan->cfg, windows, w->len);
     keep = keep && grad_can_keep(&w->plan->cfg, chunk, w->len);
-    return fisher_bytes(&w->plan->cfg) + fisher_scratch(&w->plan->cfg, chunk, w->len) +
-           dense_bytes(&w->plan->cfg) + backward_bytes(w, chunk, chunk, keep);
+    return fisher_bytes(&w->plan->cfg, w->windows * w->len) +
+           fisher_scratch(&w->plan->cfg, windows * w->len) + dense_bytes(&w->plan->cfg) +
+           backward_bytes(w, chunk, chunk, keep);
 }
 
 static bool tunes(const memory_work *w)
@@ -483,8 +501,8 @@ static size_t measuring_peak(const memory_work *w, int64_t n)
     }
     const arch_config *c = &w->plan->cfg;
     const int64_t branches = perturb_branches(w);
-    return peak + fisher_bytes(c) + run_bytes(w, w->ranks, n, w->len, false) + head_bytes(w) +
-           (branches ? perturb_bytes(c, n, w->len, branches, w->threads) : 0);
+    return peak + fisher_bytes(c, w->windows * w->len) + run_bytes(w, w->ranks, n, w->len, false) +
+           head_bytes(w) + (branches ? perturb_bytes(c, n, w->len, branches, w->threads) : 0);
 }
 
 typedef struct {

@@ -69,13 +69,12 @@ static void add_gradient(qz_progress *m, const progress_work *w, const plan_entr
     const int of = grad_linear_of(e->role);
     const bool once = of < GRAD_LINEARS;
     const double K = (double)e->K, curved = (double)w->curvature_tokens;
-    const double H = once && K > 0 ? curved * K * gemm_lower_part(e->K) : 0;
     const double G = of < GRAD_SUMS && K > 0
                          ? curved * (double)GRAD_BLOCK * gemm_lower_part(GRAD_BLOCK) * n / K
                          : 0; /* K = 0: left as it is */
     const double look = once ? curved_tokens(w) : 3 * curved;
     const double train = once ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
-    *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G + H) / gradient;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G) / gradient;
     *cost_of(m, -1, PROGRESS_TUNING) += train * n / gradient;
     if (w->tuned_tokens > 0) add_first(m, (double)(w->tokens + w->self_tokens) * n / gradient);
 }

@@ -30,14 +30,6 @@ static double part_of_rows(const counting *k, int64_t N, int64_t K)
     return part((double)lq_ceil_div(N, gemm_cut(N, K).side), k->ranks);
 }
 
-/* Of the tiles of a symmetric product that are made those of the last rank, whose rows have most. */
-static double part_of_lower(const counting *k, int64_t M)
-{
-    const double rows = (double)lq_ceil_div(M, gemm_cut(M, M).side);
-    const double before = rows - ceil(rows / k->ranks);
-    return 1 - before * (before + 1) / (rows * (rows + 1));
-}
-
 static void add(counting *k, double work, double share)
 {
     k->all += work;
@@ -63,7 +55,6 @@ static void add_linear(counting *k, const pass *p, double M, int64_t N, int64_t 
         add(k, p->times * (M + (p->codes ? stepping : 0)) * n, part_of_rows(k, N, K));
         k->received += p->times * n * away * (scales + (p->codes ? 1 : 0));
     } else if (!expert) {
-        add(k, p->times * M * (double)K * (double)K * gemm_lower_part(K), part_of_lower(k, K));
         add(k, p->times * M * (double)N * GRAD_BLOCK * gemm_lower_part(GRAD_BLOCK),
             part((double)lq_ceil_div(N, GRAD_BLOCK), k->ranks));
     }

@@ -67,36 +67,22 @@ unit layer_unit(const work *w, target *t, int64_t expert)
 
 /* ---- rounding ---- */
 
-/* m->G, m->G_H: the curvature of a linear of this layer, for inputs and outputs as folding left
- * them; NULL: none. Half of that of inputs is u's statistics, of inputs that quantized layers made;
- * half weighs tokens by the gradient there (calib/fisher.h). */
+/* m->G: the curvature of a linear of this layer, for outputs as folding left them; NULL: none. That of inputs is u's
+ * statistics, whose tokens count by the gradient there (calib/fisher.h). */
 static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_arena *a, lq_err *err)
 {
-    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B), K = u->K;
-    const size_t n = (size_t)(blocks * B * B), nh = (size_t)(K * K);
-    const float *s = u->fold.rows, *f = u->fold.cols;
+    const int64_t B = FISHER_BLOCK, blocks = lq_ceil_div(u->N, B);
+    const size_t n = (size_t)(blocks * B * B);
+    const float *s = u->fold.rows;
     const fisher *from = w->how.curvature;
     const int k = grad_linear_of(u->t->e->role);
-    double plain = 0, weighed = 0;
     if (!from || k == GRAD_SUMS || !from->G[w->layer][k]) return LQ_OK;
-    float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
-    if (!G || !own) return layer_no_memory((n + nh) * sizeof *G, err);
+    float *G = lq_push(a, n * sizeof *G);
+    if (!G) return layer_no_memory(n * sizeof *G, err);
     m->G = memcpy(G, from->G[w->layer][k] + u->skipped * B, n * sizeof *G);
     for (int64_t i = 0; i < u->N && s; i++)
         for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
             G[i * B + at] *= s[i] * s[j];
-    m->G_H = memcpy(own, u->st->H, nh * sizeof *own);
-    if (!from->H || k >= GRAD_LINEARS) return LQ_OK;
-    const float *H = from->H[w->layer][k];
-    for (int64_t i = 0; i < K; i++) {
-        plain += (double)own[i * K + i];
-        weighed += (double)H[i * K + i] / (f ? (double)f[i] * (double)f[i] : 1);
-    }
-    for (int64_t i = 0; i < K && weighed > 0; i++)
-        for (int64_t j = 0; j < K; j++) {
-            double h = (double)H[i * K + j] / (f ? (double)f[i] * (double)f[j] : 1);
-            own[i * K + j] = (float)(((double)own[i * K + j] + h * plain / weighed) / 2);
-        }
     return LQ_OK;
 }
 
@@ -148,7 +134,6 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
         m.d = LQ_F32;
     }
     if (m.H) s = curvature_of(w, &m, u, &a, err);
-    if (u->basis && m.G) u->basis->H = m.G_H; /* the same that it was made of */
     if (!s) s = w->o->method->round(out, &r, &m, w->p, err);
     if (!s && isnan(u->loss_rtn) && r.measure_rtn) s = layer_measure_rtn(w, u, err);
     if (!s) {
@@ -163,13 +148,8 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
 
 lq_status layer_share_basis(work *w, const unit *u, gptq_basis *b, lq_err *err)
 {
-    lq_arena a = { 0 };
-    qz_matrix m = { .o = w->o, .N = u->N, .K = u->K, .H = u->st->H, .basis = b };
-    lq_status s = curvature_of(w, &m, u, &a, err);
-    if (!s) s = w->o->method->share(&u->t->out, &m, w->how.ranks, w->p, err);
-    if (m.G) b->H = NULL; /* of the arena */
-    lq_arena_free(&a);
-    return s;
+    const qz_matrix m = { .o = w->o, .N = u->N, .K = u->K, .H = u->st->H, .basis = b };
+    return w->o->method->share(&u->t->out, &m, w->how.ranks, w->p, err);
 }
 
 /* Columns whose inputs reach the threshold often enough; of stacked experts those of any. */

@@ -637,16 +637,11 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
                           .sweeps = GPTQ_SWEEPS,
                           .rounds = ROUNDS,
                           .rest = qz_effort_of(m->o)->from_loss ? m->rest : NULL };
-    gptq_basis own = { 0 };
-    qz_matrix by = *m;
-    by.H = m->G_H;
-    if (m->basis->H != by.H) by.basis = &own;
-    lq_status s = gptq_share(out, &by, NULL, p, err);
+    lq_status s = gptq_share(out, m, NULL, p, err);
     if (!s && o.spec.floats) s = fp8_scales(out, m->W, m->d, p, err);
-    if (!s) s = kfac_run(out, &rep, m->W, by.basis, m->G, &o, p, err);
-    gptq_basis_free(&own);
+    if (!s) s = kfac_run(out, &rep, m->W, m->basis, m->G, &o, p, err);
     if (s) return s;
-    r->measure_rtn = true; /* its losses are by another H */
+    r->measure_rtn = true; /* its losses are by G too */
     r->damp = rep.damp;
     r->dead = rep.dead;
     r->nearest = rep.nearest;
@@ -655,22 +650,13 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     return LQ_OK;
 }
 
-/* Each matrix has a factor of its own. */
-static lq_status auto_share(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p,
-                            lq_err *err)
-{
-    qz_matrix by = *m;
-    if (m->G) by.H = m->G_H;
-    return gptq_share(out, &by, ranks, p, err);
-}
-
 static size_t auto_scratch(const qz_room *r)
 {
     const size_t K = (size_t)r->K, F = sizeof(float), factor = cholesky_bytes(r->K);
     if (!r->curvature) return gptq_scratch(r);
     const size_t tiles = K * ((PRODUCTS + 3 * B + PANEL) * F + 2 * B),
                  rows = (size_t)r->threads * tiles + (size_t)r->N * KFAC_BLOCK * F;
-    return 3 * K * K * F + (factor > rows ? factor : rows);
+    return 2 * K * K * F + (factor > rows ? factor : rows);
 }
 
 const qz_method qz_method_auto = {
@@ -690,6 +676,6 @@ const qz_method qz_method_auto = {
     .floats = true,
     .scheme = qz_scheme_grid,
     .scratch = auto_scratch,
-    .share = auto_share,
+    .share = gptq_share,
     .round = auto_round,
 };

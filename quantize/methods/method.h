@@ -133,9 +133,8 @@ typedef struct {
     int64_t N, K;
     const float *H;       /* [K,K]; NULL: none */
     const float *mean_sq; /* [K]; NULL: none */
-    const float *G, *G_H; /* curvature of outputs, in blocks, and of inputs [K,K]
-                             (quantize/methods/kfac.h); NULL: none */
-    bool stacked;         /* others are in the same tensor: groups stay regular */
+    const float *G;    /* curvature of outputs, in blocks (quantize/methods/kfac.h); NULL: none */
+    bool stacked;      /* others are in the same tensor: groups stay regular */
     int8_t *rest;      /* [N,K]: for what rounding leaves (quantize/layer/residual.h), of a method
                              that says it itself; NULL: not wanted */
     gptq_basis *basis; /* H's factor, kept for the next matrix that reads the same input */

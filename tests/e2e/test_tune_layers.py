@@ -34,15 +34,15 @@ def auto(tmp_path_factory):
 
 @pytest.mark.parametrize("folder", KINDS)
 def test_training_helps_and_its_bytes_depend_on_nothing_else(llmq, auto, tmp_path, folder):
-    """The KL of the rounded one on text that training did not see falls by 6 to 30 % in 60 steps. Layers that are matched begin
-    nearer than that, and then are left as they are where training does not help."""
+    """The KL of the rounded one on text that training did not see falls by 6 to 28 % in 60 steps from weights that are rounded as
+    they are. Folding and matching bring most nearer than that before training, which then is left out where it does not help."""
     whole = ["quantize", TINY.parent / folder, *auto, "--tune", "60", "--self-samples", "0"]
-    args = [*whole, "--no-match"]
+    args = [*whole, "--no-match", "--no-fold"]
     r = llmq.json(*args, "-o", tmp_path / "q", "--threads", "1")
     assert r["tuned"] and r["kl_held_back_after"] < 0.95 * r["kl_held_back_before"] and not r["experts_not_tuned"], r
-    rounded = llmq.json("quantize", TINY.parent / folder, *auto, "--tune", "0", "--no-match", "-o", tmp_path / "r")
-    matched = llmq.json(*whole, "-o", tmp_path / "m")
-    assert min(matched["kl_held_back_before"], matched["kl_held_back_after"]) <= r["kl_held_back_after"]
+    rounded = llmq.json("quantize", TINY.parent / folder, *auto, "--tune", "0", "--no-match", "--no-fold", "-o", tmp_path / "r")
+    near = llmq.json(*whole, "-o", tmp_path / "m")
+    assert min(near["kl_held_back_before"], near["kl_held_back_after"]) < 0.97 * r["kl_held_back_before"]
     assert r["check"]["kl_mean"] < 0.99 * rounded["check"]["kl_mean"]
     least = least_memory(llmq, *args, "--threads", "3")
     for more in (["--threads", "2"], ["--threads", "3", "--memory-limit", least]):

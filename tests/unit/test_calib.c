@@ -96,7 +96,7 @@ TEST(statistics_are_the_definition_and_the_same_for_any_number_of_threads)
         CHECK(!cal_stats_init(&s[i], K, true, NULL, &err), "%s", err.msg);
         s[i].limit = 1.5f;
         for (int c = 0; c < CHUNKS; c++)
-            cal_stats_add(&s[i], x + c * T * LDX, LDX, T, p);
+            CHECK(!cal_stats_add(&s[i], x + c * T * LDX, LDX, T, p, &err), "%s", err.msg);
         CHECK(!cal_stats_finish(&s[i], &err), "%s", err.msg);
         pool_close(p);
         CHECK(s[i].tokens == CHUNKS * T, "tokens");
@@ -150,7 +150,8 @@ TEST(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts)
         to->parts = i < 2 ? 0 : PARTS;
         to->part = i < 2 ? 0 : i - 2;
         for (int c = 0; c < CHUNKS; c++)
-            cal_stats_add_with(to, x + c * T * LDX, LDX, d + c * T * LDD, LDD, T, p);
+            CHECK(!cal_stats_add_with(to, x + c * T * LDX, LDX, d + c * T * LDD, LDD, T, p, &err),
+                  "%s", err.msg);
         pool_close(p);
     }
     /* every part's tiles to the first, as ranks send them */
@@ -184,6 +185,84 @@ TEST(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts)
     cal_stats_free(&s[1]);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Every fifth token's weight is not known, and every tenth is large. */
+static double weight_of(int t) { return t % 5 ? (double)(t % 7) / 4 : (double)CAL_TOKEN_UNKNOWN; }
+
+TEST(tokens_count_by_their_weights_and_large_ones_that_are_not_known_by_the_median)
+{
+    enum { K = 300, T = 70, LDX = 304, CHUNKS = 2, N = CHUNKS * T, AT = 7, D = 290 };
+    float *x = calloc((size_t)N * LDX, sizeof *x), weight[N] = { 0 };
+    double square[N] = { 0 }, sorted[N];
+    cal_stats s[2];
+    memset(s, 0, sizeof s);
+    lq_err err = { "" };
+    for (int t = 0; x && t < N; t++) {
+        weight[t] = (float)weight_of(t);
+        square[t] = 0;
+        for (int k = 0; k < K; k++) {
+            x[t * LDX + k] = (float)((t * 7919 + k * 31) % 2001 - 1000) / (t % 10 ? 500 : 20);
+            square[t] += (double)x[t * LDX + k] * (double)x[t * LDX + k];
+        }
+    }
+    for (int i = 0; x && i < 2; i++) {
+        pool *p = NULL;
+        CHECK(!pool_open(&p, 1 + 2 * i, &err), "%s", err.msg);
+        CHECK(!cal_stats_init(&s[i], K, true, NULL, &err), "%s", err.msg);
+        CHECK(!cal_stats_match(&s[i], D, &err), "%s", err.msg);
+        s[i].weight = weight;
+        for (int c = 0; c < CHUNKS; c++) { /* d: the inputs from AT on */
+            const float *chunk = x + c * T * LDX;
+            CHECK(!cal_stats_add_with(&s[i], chunk, LDX, chunk + AT, LDX, T, p, &err), "%s",
+                  err.msg);
+        }
+        CHECK(!cal_stats_finish(&s[i], &err), "%s", err.msg);
+        pool_close(p);
+        CHECK(!memcmp(s[i].H, s[0].H, sizeof(float) * K * K), "H by the number of threads");
+        CHECK(!memcmp(s[i].M, s[0].M, sizeof(float) * D * K), "M by the number of threads");
+    }
+    memcpy(sorted, square, sizeof sorted);
+    for (int c = 0; c < CHUNKS; c++)
+        qsort(sorted + c * T, T, sizeof *sorted, by_size);
+    int cut = 0;
+    for (int t = 0; x && t < N; t++) {
+        const double most = CAL_LARGE * sorted[t / T * T + T / 2];
+        if (weight[t] < 0) {
+            cut += square[t] > most;
+            square[t] = square[t] > most ? most / square[t] : 1;
+        } else {
+            square[t] = (double)weight[t];
+        }
+    }
+    CHECK(cut > 5 && cut < N / 5, "%d tokens are large and not known", cut);
+    for (int i = 0; x && i < K; i += 31)
+        for (int j = 0; j < K; j += 17) {
+            double h = 0, size = 0, mean = 0;
+            for (int t = 0; t < N; t++) {
+                const double a = (double)x[t * LDX + i], b = (double)x[t * LDX + j];
+                h += square[t] * a * b;
+                size += square[t] * fabs(a * b);
+                mean += fabs(a);
+            }
+            const double most = 0x1p-24 * (T + CHUNKS + 8) * size / N;
+            const double e = fabs((double)s[0].H[i * K + j] - h / N);
+            CHECK(e <= most, "H[%d][%d] is off by %g", i, j, e);
+            if (i >= AT && i < AT + D) {
+                const double m = fabs((double)s[0].M[(i - AT) * K + j] - h / N);
+                CHECK(m <= most, "M[%d][%d] is off by %g", i - AT, j, m);
+            }
+            CHECK(fabs((double)s[0].mean_abs[i] - mean / N) <= 1e-6 * mean / N, "mean %d", i);
+        }
+    for (int i = 0; i < 2; i++)
+        cal_stats_free(&s[i]);
+    free(x);
+}
+
 TEST(an_input_that_was_not_finite_once_stays_known)
 {
     static const struct {
@@ -199,7 +278,7 @@ TEST(an_input_that_was_not_finite_once_stays_known)
         cal_stats s = { 0 };
         lq_err err;
         CHECK(!cal_stats_init(&s, 2, true, NULL, &err), "%s", err.msg);
-        cal_stats_add(&s, t[i].x, 2, 3, NULL);
+        CHECK(!cal_stats_add(&s, t[i].x, 2, 3, NULL, &err), "%s", err.msg);
         CHECK(!cal_stats_finish(&s, &err), "%s", err.msg);
         CHECK(cal_stats_bad(&s) == t[i].bad, "%s: %lld", t[i].why, (long long)cal_stats_bad(&s));
         cal_stats_free(&s);
@@ -252,6 +331,7 @@ int main(int argc, char **argv)
     RUN(samples_that_cannot_be_are_refused);
     RUN(statistics_are_the_definition_and_the_same_for_any_number_of_threads);
     RUN(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts);
+    RUN(tokens_count_by_their_weights_and_large_ones_that_are_not_known_by_the_median);
     RUN(an_input_that_was_not_finite_once_stays_known);
     RUN(windows_that_the_model_writes_depend_on_the_seed_and_their_number_alone);
     return check_end();

@@ -84,39 +84,70 @@ static float *inputs(rig *r, int64_t T, int64_t K)
     return x;
 }
 
-static void two_chunks(cal_stats *s, const float *x, int64_t T, int64_t K, dev *on)
+enum { AT = 11, D = 30 };
+
+/* weight: rows count by it, and beside them come their inputs AT .. AT + D. */
+static void two_chunks(cal_stats *s, const float *x, int64_t T, int64_t K, dev *on,
+                       const float *weight)
 {
+    const float *rest = x + T / 3 * K;
     lq_err err = { "" };
     CHECK(!cal_stats_init(s, K, true, on, &err), "%s", err.msg);
-    cal_stats_add(s, x, K, T / 3, NULL);
-    cal_stats_add(s, x + T / 3 * K, K, T - T / 3, NULL);
+    s->weight = weight;
+    if (weight) {
+        CHECK(!cal_stats_match(s, D, &err), "%s", err.msg);
+        CHECK(!cal_stats_add_with(s, x, K, x + AT, K, T / 3, NULL, &err), "%s", err.msg);
+        CHECK(!cal_stats_add_with(s, rest, K, rest + AT, K, T - T / 3, NULL, &err), "%s", err.msg);
+    } else {
+        CHECK(!cal_stats_add(s, x, K, T / 3, NULL, &err), "%s", err.msg);
+        CHECK(!cal_stats_add(s, rest, K, T - T / 3, NULL, &err), "%s", err.msg);
+    }
     CHECK(!cal_stats_finish(s, &err), "%s", err.msg);
 }
 
-TEST(statistics_are_the_cpus_within_rounding)
+static void compare_sides(const float *weight, int64_t T, int64_t K)
 {
-    enum { T = 300, K = 70 };
     rig r;
     rig_open(&r);
     const float *x = inputs(&r, T, K);
     cal_stats here = { 0 }, there = { 0 };
-    two_chunks(&here, x, T, K, NULL);
-    two_chunks(&there, x, T, K, &r.d);
+    two_chunks(&here, x, T, K, NULL, weight);
+    two_chunks(&there, x, T, K, &r.d, weight);
     double worst = 0;
     for (int64_t i = 0; i < K; i++)
         for (int64_t j = 0; j < K; j++) {
+            const bool of_m = here.M && i >= AT && i < AT + D;
+            const int64_t h = i * K + j, m = of_m ? (i - AT) * K + j : 0;
             double size = 0;
             for (int64_t t = 0; t < T; t++)
-                size += fabs((double)x[t * K + i] * (double)x[t * K + j]) / T;
-            const double off = fabs((double)here.H[i * K + j] - (double)there.H[i * K + j]);
-            const double bound = 2 * (T + 2) * 0x1p-24 * size + 1e-30; /* stats.h, of each side */
+                size += (weight ? (double)weight[t] : 1) *
+                        fabs((double)x[t * K + i] * (double)x[t * K + j]) / (double)T;
+            const double bound =
+                2 * (double)(T + 2) * 0x1p-24 * size + 1e-30; /* stats.h, of each side */
+            double off = fabs((double)here.H[h] - (double)there.H[h]);
             if (!(off <= worst * bound)) worst = off / bound;
+            off = of_m ? fabs((double)here.M[m] - (double)there.M[m]) : 0;
+            if (!(off <= worst * bound)) worst = off / bound;
+            if (of_m)
+                CHECK(fabs((double)there.M[m] - (double)there.H[h]) <= bound, "M %lld",
+                      (long long)m);
         }
     CHECK(worst <= 1, "%g of the bound", worst);
-    CHECK(memcmp(here.sum_sq, there.sum_sq, K * sizeof *here.sum_sq) == 0, "what the CPU sums");
+    CHECK(memcmp(here.sum_sq, there.sum_sq, (size_t)K * sizeof *here.sum_sq) == 0,
+          "what the CPU sums");
     cal_stats_free(&here);
     cal_stats_free(&there);
     rig_close(&r);
+}
+
+TEST(statistics_are_the_cpus_within_rounding)
+{
+    enum { T = 300 };
+    float weight[T];
+    for (int t = 0; t < T; t++)
+        weight[t] = (float)(t % 9) / 4;
+    compare_sides(NULL, T, 70);
+    compare_sides(weight, T, 70);
 }
 
 /* Where they differ first, and how often. */
@@ -145,7 +176,7 @@ TEST(the_factor_has_the_cpus_bits)
         lq_err err = { "" };
         rig_open(&r);
         cal_stats st = { 0 };
-        two_chunks(&st, inputs(&r, 2 * K, K), 2 * K, K, NULL);
+        two_chunks(&st, inputs(&r, 2 * K, K), 2 * K, K, NULL, NULL);
         float *U = lq_push(&r.a, bytes), *there = lq_push(&r.a, bytes);
         int32_t *perm = lq_push(&r.a, (size_t)K * sizeof *perm);
         for (int64_t k = 0; k < K; k++)
@@ -201,7 +232,7 @@ static void one_rounding(size_t i)
     rig_open(&r);
     lq_err err = { "" };
     cal_stats st = { 0 };
-    two_chunks(&st, inputs(&r, 3 * K, K), 3 * K, K, NULL);
+    two_chunks(&st, inputs(&r, 3 * K, K), 3 * K, K, NULL, NULL);
     const float *W = floats(&r, N * K, i + 20);
     gptq_basis b;
     qz_out out[2];
@@ -253,7 +284,7 @@ TEST(awq_chooses_the_cpus_scales)
     rig_open(&r);
     cal_stats st = { 0 };
     const float *x = inputs(&r, T, K);
-    two_chunks(&st, x, T, K, NULL);
+    two_chunks(&st, x, T, K, NULL, NULL);
     awq_site site = { .n = 2, .K = K, .H = st.H, .mean_abs = st.mean_abs };
     for (int l = 0; l < 2; l++) {
         site.lin[l].W = floats(&r, N * K, (uint64_t)(20 + l));
