@@ -30,12 +30,14 @@ struct cal_pass {
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
     float *(*weight)[CAL_N_SHARED];
-    store state;          /* fwd_state: of a chunk [T, hidden], then the rest */
-    store inner;          /* between the stages of a layer; width 0: none */
-    store own, own_inner; /* the original's; width 0: none */
-    float *d, *du; /* of a chunk: rows compared, and of a last linear its inputs'; NULL: none */
-    float *all_d;  /* of a whole chunk, where there are several ranks */
-    float *x;      /* one chunk: the copy that a look consumes */
+    store state; /* fwd_state: of a chunk [T, hidden], then the rest */
+    store inner; /* what is read at FWD_AT_O, until the state has joined it; width 0: none */
+    store own;   /* the original's states; width 0: none */
+    float *u;    /* of a chunk: what is read at a point; NULL: layers have none */
+    float *u0, *du,
+        *d;       /* likewise the original's, their difference, and what it makes of outputs */
+    float *all_d; /* rows compared of a whole chunk, where there are several ranks */
+    float *x;     /* one chunk: the copy that a look consumes */
     lq_arena scratch;
 };
 
@@ -118,12 +120,25 @@ static lq_status embed_all(cal_pass *r, const int32_t *ids, lq_err *err)
 int64_t cal_stage_width(const arch_config *c)
 {
     int64_t most = 0;
-    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++)
-        if (fwd_point_width(c, at) > most) most = fwd_point_width(c, at);
+    for (int64_t i = 0; i < c->layers; i++)
+        for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++) {
+            const int64_t width = fwd_has_points(c, i) ? fwd_point_width(arch_at(c, i), at) : 0;
+            most = width > most ? width : most;
+        }
     return most;
 }
 
-int64_t cal_match_width(const arch_config *c) { return cal_stage_width(c) + c->hidden; }
+int64_t cal_kept_width(const arch_config *c)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int64_t width = fwd_has_points(c, i) ? fwd_point_width(arch_at(c, i), FWD_AT_O) : 0;
+        most = width > most ? width : most;
+    }
+    return most;
+}
+
+int64_t cal_match_width(const arch_config *c) { return 2 * cal_stage_width(c) + c->hidden; }
 
 int64_t cal_chunk(int64_t n, int64_t len)
 {
@@ -131,20 +146,27 @@ int64_t cal_chunk(int64_t n, int64_t len)
     return (windows < n ? windows : n) * len;
 }
 
-/* The original's states, and room to compare. */
-static lq_status open_match(cal_pass *r, const cal_opts *o, lq_err *err)
+/* Room for what is between the stages of a layer, and for the original's states. */
+static lq_status open_stages(cal_pass *r, const cal_opts *o, lq_err *err)
 {
     const arch_config *c = r->m.cfg;
-    const int64_t width = cal_stage_width(c), rows = r->share.per_slice * r->len;
-    const size_t all = o->ranks ? (size_t)(r->share.per_chunk * r->len) : 0;
-    lq_status s = open_store(&r->own, r, c->hidden, o->spill_dir, err);
-    if (!s) s = open_store(&r->own_inner, r, width, o->spill_dir, err);
+    const size_t rows = (size_t)(r->share.per_slice * r->len), width = (size_t)cal_stage_width(c),
+                 hidden = (size_t)c->hidden, f = sizeof(float),
+                 all = o->ranks ? (size_t)(r->share.per_chunk * r->len) : 0;
+    lq_status s = open_store(&r->inner, r, cal_kept_width(c), o->spill_dir, err);
+    if (!s && o->match) s = open_store(&r->own, r, c->hidden, o->spill_dir, err);
     if (s) return s;
-    r->du = malloc((size_t)(rows * width) * sizeof *r->du);
-    r->d = malloc((size_t)(rows * c->hidden) * sizeof *r->d);
-    r->all_d = all ? malloc(all * (size_t)c->hidden * sizeof *r->all_d) : NULL;
-    if (r->du && r->d && (!all || r->all_d)) return LQ_OK;
-    return lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
+    r->u = malloc(rows * width * f);
+    r->all = all ? malloc(all * width * f) : NULL;
+    bool ok = r->u && (!all || r->all);
+    if (ok && o->match) {
+        r->u0 = malloc(rows * width * f);
+        r->du = malloc(rows * width * f);
+        r->d = malloc(rows * hidden * f);
+        r->all_d = all ? malloc(all * hidden * f) : NULL;
+        ok = r->u0 && r->du && r->d && (!all || r->all_d);
+    }
+    return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
 }
 
 lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, const cal_opts *o,
@@ -154,7 +176,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     cal_pass *r = calloc(1, sizeof *r);
     if (!r) return lq_fail(err, LQ_ENOMEM, "no memory for calibration");
     r->p = p;
-    r->state.fd = r->inner.fd = r->own.fd = r->own_inner.fd = -1;
+    r->state.fd = r->inner.fd = r->own.fd = -1;
     r->n = samples->n;
     r->len = samples->len;
     r->want_h = o->want_h;
@@ -174,14 +196,10 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
         *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
     looks |= o->looks;
     s = open_store(&r->state, r, fwd_state(r->m.cfg), o->spill_dir, err);
-    if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
-    if (!s && stages && o->match) s = open_match(r, o, err);
+    if (!s && stages) s = open_stages(r, o, err);
     if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
         s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
     if (!s && o->ranks && looks) s = found_open(&r->found, &r->share, err);
-    if (!s && o->ranks && stages &&
-        !(r->all = malloc((size_t)(r->share.per_chunk * r->len * r->inner.width) * sizeof *r->all)))
-        s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
     size_t need = fwd_layer_scratch(r->m.cfg, r->share.per_slice * r->len, pool_threads(p));
     size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
     if (o->logits && head > need) need = head;
@@ -203,10 +221,11 @@ void cal_close(cal_pass *r)
     close_store(&r->state);
     close_store(&r->inner);
     close_store(&r->own);
-    close_store(&r->own_inner);
     found_close(r->found);
     free(r->d);
     free(r->du);
+    free(r->u0);
+    free(r->u);
     free(r->all_d);
     free(r->all);
     free(r->x);
@@ -419,25 +438,12 @@ lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq
 }
 
 /* ---- a layer in stages ---- */
-/* Chunk c of a state, with what is between its stages, to `at`. */
-static lq_status chunk_to(cal_pass *r, const store *state, const store *inner, int64_t c,
-                          int64_t layer, const model_layer *l, fwd_point at, lq_err *err)
+static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_layer *l,
+                          fwd_point from, fwd_point at, float *x, float *u, lq_err *err)
 {
-    const arch_config *cfg = r->m.cfg;
-    const arch_config *own = arch_at(cfg, layer);
-    const int64_t H = state->width;
-    const bool reads = at != FWD_AT_O && at != FWD_AT_DOWN, writes = reads && at != FWD_AT_QKV;
-    float *x = place_of(r, state, c), *u = place_of(r, inner, c);
-    lq_status s = reads ? get_chunk(r, state, c, H, err) : LQ_OK;
-    if (!s && at > FWD_AT_QKV) s = get_chunk(r, inner, c, fwd_point_width(own, at - 1), err);
-    if (!s)
-        s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, r->offload,
-                         &r->scratch, r->p, err);
-    if (!s && writes) s = put_chunk(r, state, c, H, err);
-    if (!s && at < FWD_AT_END) s = put_chunk(r, inner, c, fwd_point_width(own, at), err);
-    return s;
+    return fwd_layer_to(r->m.cfg, l, layer, from, at, x, u, chunk_windows(r, c), r->len, MM_F32,
+                        r->offload, &r->scratch, r->p, err);
 }
-
 /* to [rows, width] = x0 / by - x, or += (x0 - x) / scale */
 typedef struct {
     float *to;
@@ -461,102 +467,138 @@ static void less_item(void *ctx, int64_t item, int thread)
             j->to[i] = (j->by ? j->x0[i] / j->by[i % W] : j->x0[i]) - j->x[i];
 }
 
-/* Rows d of chunk c at a point, whose inputs are there; *d: they. */
-static lq_status compare(cal_pass *r, const float **d, int64_t c, int64_t K, fwd_point at,
-                         const cal_original *by, lq_err *err)
+/* A layer's stage. */
+typedef struct {
+    cal_pass *r;
+    int64_t layer, K; /* floats of what is read there */
+    const model_layer *l;
+    const cal_original *by;
+    fwd_point at;
+    cal_stats *site; /* NULL: none */
+    const float *d;  /* rows d of the chunk at work; NULL: none */
+    int64_t have;    /* rows of it that are in r->all */
+    lq_err *err;
+} stage;
+
+/* What is read of chunk c at the point: u. Only what took attention to make is kept for the next stage. */
+static lq_status go_on(const stage *k, int64_t c)
 {
-    const int64_t T = chunk_windows(r, c) * r->len, H = r->m.cfg->hidden;
-    less_job j = { r->du, place_of(r, &r->own_inner, c), place_of(r, &r->inner, c), by->cols, 0, T,
-                   K };
-    lq_status s = LQ_OK;
+    static const fwd_point from[FWD_N_POINTS] = { FWD_AT_QKV, FWD_AT_QKV, FWD_AT_O, FWD_AT_MLP,
+                                                  FWD_AT_MLP };
+    cal_pass *r = k->r;
+    const int64_t width = fwd_point_width(arch_at(r->m.cfg, k->layer), FWD_AT_O);
+    const size_t bytes = (size_t)(chunk_windows(r, c) * r->len * width) * sizeof *r->u;
+    float *x = place_of(r, &r->state, c), *kept = place_of(r, &r->inner, c);
+    lq_status s = get_chunk(r, &r->state, c, r->state.width, k->err);
+    if (!s && k->at == FWD_AT_MLP) {
+        s = get_chunk(r, &r->inner, c, width, k->err);
+        memcpy(r->u, kept, bytes);
+    }
+    if (!s) s = chunk_to(r, c, k->layer, k->l, from[k->at], k->at, x, r->u, k->err);
+    if (!s && k->at == FWD_AT_O) {
+        memcpy(kept, r->u, bytes);
+        s = put_chunk(r, &r->inner, c, width, k->err);
+    }
+    const bool changed = k->at == FWD_AT_MLP || k->at == FWD_AT_END;
+    return !s && changed ? put_chunk(r, &r->state, c, r->state.width, k->err) : s;
+}
+
+/* Rows d of chunk c, of which x is here and of the original. */
+static const float *compare(const stage *k, int64_t c)
+{
+    const cal_pass *r = k->r;
+    const cal_original *by = k->by;
+    const int64_t T = chunk_windows(r, c) * r->len, H = r->m.cfg->hidden, K = k->K;
+    less_job j = { r->du, r->u0, r->u, by->cols, 0, T, K };
     pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
-    *d = r->du;
-    if (!cal_ends_branch(at)) return LQ_OK;
-    *d = r->d;
+    if (!cal_ends_branch(k->at)) return r->du;
     for (int64_t t = 0; t < T; t += r->len) /* a window's sums are the same in any slice */
         gemm_run(r->d + t * H, H, (gemm_in){ r->du + t * K, K, false }, (gemm_in){ by->W, K, true },
                  r->len, H, K, 0, r->p);
-    if (by->scale == 0) return LQ_OK;
-    s = get_chunk(r, &r->own, c, H, err);
-    if (!s) s = get_chunk(r, &r->state, c, H, err);
+    if (by->scale == 0) return r->d;
     j = (less_job){
         r->d, place_of(r, &r->own, c), place_of(r, &r->state, c), NULL, by->scale, T, H
     };
-    if (!s) pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
-    return s;
+    pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
+    return r->d;
 }
 
-/* What is read at a point, [T,K] of all chunks in their order, into the statistics. */
-static lq_status add_stage(cal_pass *r, cal_stats *site, fwd_point at, const cal_original *by,
-                           const lq_job *job, lq_err *err)
+/* The original at the same point, and what both are compared by. Nothing waits for its linears: its state goes on at once
+ * through the last one of a branch. */
+static lq_status follow(stage *k, int64_t c)
 {
+    cal_pass *r = k->r;
+    const fwd_point at = k->at, from = at > FWD_AT_O ? FWD_AT_MLP : FWD_AT_QKV;
+    float *x = place_of(r, &r->own, c);
+    lq_status s = get_chunk(r, &r->own, c, r->own.width, k->err);
+    if (!s) s = chunk_to(r, c, k->layer, k->by->own, from, at, x, r->u0, k->err);
+    if (!s && k->site->D) k->d = compare(k, c);
+    if (s || !cal_ends_branch(at)) return s;
+    s = chunk_to(r, c, k->layer, k->by->own, at, at + 1, x, r->u0, k->err);
+    return s ? s : put_chunk(r, &r->own, c, r->own.width, k->err);
+}
+
+/* What is read at the point, [T,K] of the slices of a round in their order, into the statistics. */
+static lq_status add_round(stage *k, int64_t round)
+{
+    cal_pass *r = k->r;
+    cal_stats *site = k->site;
     const cal_share *sh = &r->share;
-    const int64_t K = site->K, D = site->D;
-    int64_t have = 0; /* rows of the chunk */
+    const int64_t K = k->K, D = site->D, first = round * sh->size;
     lq_status s = LQ_OK;
-    for (int64_t slice = 0; slice < sh->n_slices && !s; slice++) {
+    if (sh->size == 1)
+        return cal_stats_add_with(site, r->u, K, k->d, D, chunk_windows(r, round) * r->len, r->p,
+                                  k->err);
+    for (int64_t slice = first; slice < first + sh->size && slice < sh->n_slices && !s; slice++) {
         const int owner = share_owner(sh, slice);
         const bool ours = owner == sh->rank;
-        const int64_t c = slice / sh->size, T = share_windows(sh, slice) * r->len;
-        const float *d = NULL;
-        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        if (ours) s = get_chunk(r, &r->inner, c, K, err);
-        if (ours && D && !s) s = get_chunk(r, &r->own_inner, c, K, err);
-        if (ours && D && !s) s = compare(r, &d, c, K, at, by, err);
-        const bool whole = sh->in_chunk == 1 && ours; /* where it is */
-        float *x = whole ? place_of(r, &r->inner, c) : r->all + have * K;
-        float *to = D ? r->all_d + have * D : NULL;
+        const int64_t T = share_windows(sh, slice) * r->len;
+        float *x = r->all + k->have * K, *d = D ? r->all_d + k->have * D : NULL;
         const size_t bytes = (size_t)(T * K) * sizeof *x, more = (size_t)(T * D) * sizeof *d;
-        if (!s && ours && !whole) memcpy(x, place_of(r, &r->inner, c), bytes);
-        if (!s && ours && D) memcpy(to, d, more);
-        if (!s) s = comm_broadcast(sh->ranks, owner, x, bytes, err);
-        if (!s && D) s = comm_broadcast(sh->ranks, owner, to, more, err);
-        have += T;
+        if (ours) memcpy(x, r->u, bytes);
+        if (ours && D) memcpy(d, k->d, more);
+        s = comm_broadcast(sh->ranks, owner, x, bytes, k->err);
+        if (!s && D) s = comm_broadcast(sh->ranks, owner, d, more, k->err);
+        k->have += T;
         if (s || !share_ends(sh, slice)) continue;
-        s = cal_stats_add_with(site, whole ? x : r->all, K, D ? r->all_d : NULL, D, have, r->p,
-                               err);
-        have = 0;
+        s = cal_stats_add_with(site, r->all, K, D ? r->all_d : NULL, D, k->have, r->p, k->err);
+        k->have = 0;
     }
-    return s ? s : share_sums(sh, site, err);
+    return s;
 }
 
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     const cal_original *by, fwd_point at, const lq_job *job, lq_err *err)
 {
-    const int64_t K = fwd_point_width(arch_at(r->m.cfg, layer), at), n = n_chunks(r);
-    cal_stats *site = NULL;
+    const int64_t K = fwd_point_width(arch_at(r->m.cfg, layer), at), mine = n_chunks(r),
+                  rounds = lq_ceil_div(r->share.n_slices, r->share.size);
+    stage k = { .r = r, .layer = layer, .K = K, .l = l, .by = by, .at = at, .err = err };
     lq_status s = LQ_OK;
     if (r->offload) fwd_offload_drop(r->offload);
-    assert(r->inner.width && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
+    assert(r->u && fwd_has_points(r->m.cfg, layer) && (st || at == FWD_AT_END));
     assert(!by || r->own.width);
     if (at < FWD_AT_END) {
         cal_layer_stats_free(st);
         st->tokens = r->n * r->len;
-        site = &st->site[cal_site_at(at)];
-        s = cal_stats_init(site, K, r->want_h, r->on, err);
+        k.site = &st->site[cal_site_at(at)];
+        s = cal_stats_init(k.site, K, r->want_h, r->on, err);
         if (!s && by && by->match)
-            s = cal_stats_match(site, cal_ends_branch(at) ? r->m.cfg->hidden : K, err);
-        site->limit = r->outlier;
-        site->weight = r->weight ? r->weight[layer][cal_site_at(at)] : NULL;
-        site->part = r->share.rank;
-        site->parts = r->share.size;
+            s = cal_stats_match(k.site, cal_ends_branch(at) ? r->m.cfg->hidden : K, err);
+        k.site->limit = r->outlier;
+        k.site->weight = r->weight ? r->weight[layer][cal_site_at(at)] : NULL;
+        k.site->part = r->share.rank;
+        k.site->parts = r->share.size;
     }
-    for (int64_t c = 0; c < n && !s; c++) {
-        const float *d = NULL;
-        lq_report(job, "calibration", (double)(at * n + c), (double)(FWD_N_POINTS * n));
+    for (int64_t c = 0; c < rounds && !s; c++) { /* of the last we may have none */
+        lq_report(job, "calibration", (double)(at * rounds + c), (double)(FWD_N_POINTS * rounds));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        if (by) s = chunk_to(r, &r->own, &r->own_inner, c, layer, by->own, at, err);
-        if (!s) s = chunk_to(r, &r->state, &r->inner, c, layer, l, at, err);
-        if (s || !site || r->share.size > 1) continue;
-        if (site->D) s = compare(r, &d, c, K, at, by, err);
-        if (!s)
-            s = cal_stats_add_with(site, place_of(r, &r->inner, c), K, d, site->D,
-                                   chunk_windows(r, c) * r->len, r->p, err);
+        if (c < mine) s = go_on(&k, c);
+        if (c < mine && !s && by && k.site) s = follow(&k, c);
+        if (!s && k.site) s = add_round(&k, c);
     }
-    if (s || !site) return s;
-    if (r->share.size > 1) s = add_stage(r, site, at, by, job, err);
-    if (!s) s = cal_stats_finish(site, err);
-    return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
+    if (!s && k.site) s = share_sums(&r->share, k.site, err);
+    if (!s && k.site) s = cal_stats_finish(k.site, err);
+    return s || !k.site ? s : check_finite(r, k.site, cal_site_at(at), layer, err);
 }
 
 lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,

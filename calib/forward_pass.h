@@ -9,7 +9,8 @@
  *
  * Arithmetic is f32; windows are cut into fixed chunks, so nothing depends on the number of threads
  * or on where the states are. Memory: the hidden states (or one chunk of them, the rest in a file),
- * one chunk's buffers, and the statistics asked for. */
+ * one chunk's buffers, and the statistics asked for; in stages also what attention made for each token (what gate and up
+ * make is made again), and where an original goes along its states. */
 #ifndef LLMQ_CALIB_FORWARD_PASS_H
 #define LLMQ_CALIB_FORWARD_PASS_H
 
@@ -96,7 +97,10 @@ static inline bool cal_ends_branch(fwd_point at) { return at == FWD_AT_O || at =
  * cal_statistics's. */
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     const cal_original *by, fwd_point at, const lq_job *job, lq_err *err);
-int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
+/* Floats of what a token's linears read at a point at most, and of those that are kept for every token between
+ * stages. */
+int64_t cal_stage_width(const arch_config *c);
+int64_t cal_kept_width(const arch_config *c);
 /* With cal_opts.match: those of a chunk's token that d takes. */
 int64_t cal_match_width(const arch_config *c);
 /* Once the state is after the last layer, of one process: logits [n, vocab] of positions from .. from + n of a

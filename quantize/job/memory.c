@@ -189,22 +189,28 @@ static int64_t rows_of_all(const memory_work *w)
     return w->ranks > 1 && w->windows ? cal_chunk(w->windows, w->len) : 0;
 }
 
-/* What is kept between the stages of a layer, and of an original. */
+/* What is kept between the stages of a layer, and an original's states. */
 static size_t stage_bytes(const memory_work *w, bool spill)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t rows = rows_held(w->ranks, w->windows, w->len, spill), width = cal_stage_width(c);
-    const int64_t own = any_match(w) ? rows * (c->hidden + width) : 0;
-    return any_layer(w, true) ? (size_t)((rows + rows_of_all(w)) * width + own) * F : 0;
+    const int64_t own = any_match(w) ? c->hidden : 0;
+    return any_layer(w, true) ? (size_t)(rows_held(w->ranks, w->windows, w->len, spill) *
+                                         (cal_kept_width(c) + own)) *
+                                    F
+                              : 0;
 }
 
-/* What a chunk's rows are compared in. */
-static size_t match_bytes(const memory_work *w)
+/* A chunk's rows at a point, and what they are compared in. */
+static size_t point_bytes(const memory_work *w)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t chunk = rows_held(w->ranks, w->windows, w->len, true);
-    if (!any_match(w)) return 0;
-    return (size_t)(chunk * cal_match_width(c) + rows_of_all(w) * c->hidden) * F;
+    const bool match = any_match(w);
+    const int64_t width = cal_stage_width(c);
+    if (!any_layer(w, true)) return 0;
+    return (size_t)(rows_held(w->ranks, w->windows, w->len, true) *
+                        (width + (match ? cal_match_width(c) : 0)) +
+                    rows_of_all(w) * (width + (match ? c->hidden : 0))) *
+           F;
 }
 
 /* The copy of a chunk that looking at it consumes. */
@@ -350,7 +356,7 @@ static size_t layers_peak(const memory_work *w, choice ch)
         peak = larger(peak, packed + larger(folding, h + both) + sent_bytes(w, i));
     }
     return peak + curvature_bytes(w) + run_bytes(w, w->ranks, w->windows, w->len, ch.spill) +
-           stage_bytes(w, ch.spill) + match_bytes(w) + statistics_bytes(w);
+           stage_bytes(w, ch.spill) + point_bytes(w) + statistics_bytes(w);
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;

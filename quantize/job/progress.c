@@ -146,9 +146,10 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
         *cost_of(m, -1, PROGRESS_TUNING) +=
             n * w->steps * (1 / stepping + (w->states ? 1 / stored : 0));
     const bool staged = w->staged && fwd_has_points(c, e->layer);
-    const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
-    if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
-    if (e->layer + 1 < m->n_layers && (!staged || last))
+    const fwd_point at = cal_point_of(c, e->role);
+    if (!staged || at != FWD_AT_DOWN)
+        *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
+    if (e->layer + 1 < m->n_layers && (!staged || at >= FWD_AT_MLP))
         *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
     if (staged && w->matched) add_match(m, w, e, T * run);
     if (!w->hessian || !e->quantize) return;

@@ -165,16 +165,16 @@ static double text_memory(const counting *k, const layer_counts *l)
            (double)fwd_layer_scratch(c, slice, 1);
 }
 
-/* What a layer that is matched has besides (calib/forward_pass.h): what is between its stages, here and of the original,
- * the original's states, and a chunk's rows that are compared. */
+/* What a layer that is matched has besides (calib/forward_pass.h): what attention made and the original's states, a chunk's
+ * rows at a point, and what they are compared in. */
 static double match_memory(const counting *k)
 {
     const arch_config *c = k->c;
     const double width = (double)cal_stage_width(c), H = (double)c->hidden;
     const double slice = (double)(k->share.per_slice * k->share.len);
     const double chunk = k->out->ranks > 1 ? (double)(k->share.per_chunk * k->share.len) : 0;
-    return 4 *
-           (k->mine * (2 * width + H) + slice * (double)cal_match_width(c) + chunk * (width + H));
+    return 4 * (k->mine * ((double)cal_kept_width(c) + H) +
+                slice * (width + (double)cal_match_width(c)) + chunk * (width + H));
 }
 
 static void add_layer(counting *k, int64_t layer)
@@ -187,9 +187,9 @@ static void add_layer(counting *k, int64_t layer)
     const double N = p->ranks, mine = E > 0 ? most(E, p->ranks) : 0, away = 1 - 1 / N;
     const bool matched = fwd_has_points(c, layer);
     const double glance = 1.0 / CAL_GLANCE;
-    /* through the layer twice, to look and to go on; or once beside the original, of which the products that
-     * compare both are as much again as a fifth; attention over half of the pairs */
-    const double token = (matched ? 2.2 + glance : 2) * (l.once + used * l.expert) +
+    /* through the layer twice, to look and to go on; or once, and through gate and up once more, beside the original, of which
+     * the products that compare both are as much again as a fifth; attention over half of the pairs */
+    const double token = (matched ? 2.7 + glance : 2) * (l.once + used * l.expert) +
                          2 * (double)(k->share.len * own->heads * own->head_dim);
     double one = token * k->mine, all = token * k->T;
     add_sums(k, &l, &one, &all);

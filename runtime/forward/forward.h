@@ -134,12 +134,12 @@ int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c fr
 /* What the outputs of the linear at FWD_AT_O or FWD_AT_DOWN are multiplied with before they join x; 0: a norm or the like is
  * between them. */
 float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at);
-/* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and
- * then what those at `at` read; x [T, hidden] is read on the way to FWD_AT_QKV, and changed on the
- * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */
-lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
-                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
-                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
+/* From the point `from` to `at`, which is not before it. At FWD_AT_QKV and FWD_AT_MLP what linears read follows from x
+ * [T, hidden]; at FWD_AT_O and FWD_AT_DOWN u holds it, [T, the width there]. u becomes what is read at `at`. x is
+ * changed on the way to FWD_AT_MLP, unless that is `from`, and to FWD_AT_END. All stages together make fwd_layer's bits. */
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point from,
+                       fwd_point at, float *x, float *u, int64_t n_windows, int64_t window_len,
+                       mm_acts acts, fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
 /* logits [T, vocab] of T rows after the last layer. */
 lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
                      lq_arena *scratch, pool *p, lq_err *err);

@@ -337,10 +337,10 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked);
-/* Of a layer that has points (runtime/forward/forward.h) what comes before `at`; its input is where
- * the point before left it: h, a or mlp. */
-void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
-                const fwd_group *groups, int64_t n_groups);
+/* Of a layer that has points what is between two of them, as fwd_layer_to says (runtime/forward/forward.h); what is read
+ * at FWD_AT_O and FWD_AT_DOWN is in a and mlp. */
+void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from, fwd_point at,
+                const fwd_kv *kv, const fwd_group *groups, int64_t n_groups);
 /* Final norm of x's first n rows: h. */
 void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
 /* That and the head: logits [n, ld], before fwd_finish_logits. */

@@ -358,13 +358,9 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
 
-void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
-                const fwd_group *groups, int64_t n_groups)
+static void run_point(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at,
+                      const fwd_kv *kv, const fwd_group *groups, int64_t n_groups)
 {
-    const model_vector *v = l->vec;
-    set_layer(r, l, layer, kv);
-    set_limits(r, layer);
-    if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (at == FWD_AT_O) {
         make_heads(r, l, layer, kv);
         run_heads(r, l, layer, kv, groups, n_groups);
@@ -376,10 +372,21 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     }
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
     if (at == FWD_AT_END) {
-        open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);
+        open_out(r, &l->vec[R_MLP_POST_NORM], BRANCH_MLP);
         run_down(r, l);
         to_end(r, l, layer);
     }
+}
+
+void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from, fwd_point at,
+                const fwd_kv *kv, const fwd_group *groups, int64_t n_groups)
+{
+    set_layer(r, l, layer, kv);
+    set_limits(r, layer);
+    if (from == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
+    if (from == FWD_AT_MLP) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
+    while (from < at)
+        run_point(r, l, layer, ++from, kv, groups, n_groups);
 }
 
 static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,

@@ -231,9 +231,9 @@ static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
     return from[at];
 }
 
-lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
-                       float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
-                       fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
+lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point from,
+                       fwd_point at, float *x, float *u, int64_t n_windows, int64_t window_len,
+                       mm_acts acts, fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
 {
     if (n_windows == 0 || window_len == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
@@ -243,14 +243,14 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     const int64_t T = w.rows.R;
     w.rows.offload = offload;
-    if (at > FWD_AT_QKV) {
-        const int64_t K = fwd_point_width(w.rows.c, at - 1);
-        float *in = rows_at(&w.rows, at - 1, &ld);
+    if (from == FWD_AT_O || from == FWD_AT_DOWN) {
+        const int64_t K = fwd_point_width(w.rows.c, from);
+        float *in = rows_at(&w.rows, from, &ld);
         for (int64_t t = 0; t < T; t++)
             memcpy(in + t * ld, u + t * K, (size_t)K * sizeof *u);
     }
     pool_enter(p);
-    fwd_run_to(&w.rows, l, layer, at, &w.kv, w.groups, n_windows);
+    fwd_run_to(&w.rows, l, layer, from, at, &w.kv, w.groups, n_windows);
     pool_leave(p);
     if (at < FWD_AT_END) {
         const int64_t K = fwd_point_width(w.rows.c, at);

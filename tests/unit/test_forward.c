@@ -393,7 +393,8 @@ static void check_taps(const char *name, const arch_config *c, const model_layer
     }
 }
 
-/* The layer in stages, x [T, hidden] to the end: each shows what the tap of a whole pass sees. */
+/* The layer in stages, x [T, hidden] to the end: each shows what the tap of a whole pass sees. The last of every other
+ * layer begins where the MLP does. */
 static void run_stages(const rig *r, const golden *g, const model_layer *w, int64_t layer, float *x,
                        const tap_log *one, lq_arena *a)
 {
@@ -403,8 +404,10 @@ static void run_stages(const rig *r, const golden *g, const model_layer *w, int6
     float *u = lq_push(a, (size_t)(n * widest(c)) * sizeof *u);
     lq_err err = { "" };
     for (fwd_point at = FWD_AT_QKV; at < FWD_N_POINTS; at++) {
-        CHECK(!fwd_layer_to(c, w, layer, at, x, u, g->B, g->T, MM_F32, NULL, a, r->p, &err), "%s",
-              err.msg);
+        const fwd_point before = at == FWD_AT_QKV ? at : at - 1;
+        const fwd_point from = at == FWD_AT_END && layer % 2 == 0 ? FWD_AT_MLP : before;
+        CHECK(!fwd_layer_to(c, w, layer, from, at, x, u, g->B, g->T, MM_F32, NULL, a, r->p, &err),
+              "%s", err.msg);
         double sum = 0, want = at == FWD_AT_END ? 0 : NAN;
         for (int64_t i = 0; i < n * fwd_point_width(arch_at(c, layer), at); i++)
             sum += fabs((double)u[i]);
