@@ -9,6 +9,7 @@
 #include "quantize/methods/methods.h"
 #include "quantize/transform/rotate.h"
 #include "quantize/tune/tune.h"
+#include "runtime/forward/forward.h"
 #include "tools/bench/blas_core.h"
 #include "tools/cli/carried_tok.h"
 #include "tools/cli/html_page.h"
@@ -388,6 +389,22 @@ static lq_status settle_tuning(qz_opts *q, int64_t *windows, const cmd_ctx *c, q
     return LQ_OK;
 }
 
+/* Of a model that has no layer of that kind nothing is matched, and its recipe says so. */
+static lq_status settle_match(qz_opts *q, const quantize_opts *o, const src_source *src,
+                              lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (fwd_has_points(c, i)) return LQ_OK;
+    if (o->match == OPT_YES && qz_matches(q))
+        return lq_fail(
+            err, LQ_EUSAGE,
+            "--match: expected layers of attention and a dense MLP, one after the other, "
+            "found none in this model");
+    q->no_match = true;
+    return LQ_OK;
+}
+
 /* Another program's process stays what it is. */
 static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
@@ -560,6 +577,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     int64_t usual = 0;
     s = settle_tuning(&q, &usual, c, &own, src, err);
+    if (!s) s = settle_match(&q, o, src, err);
     if (!s) s = pool_open(&p, threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, seen, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,

@@ -44,6 +44,16 @@ def test_it_is_what_is_done_unasked_and_other_methods_refuse_it(llmq, draft, tmp
     assert llmq.json("inspect", tmp_path / "e")["recipe"]["match"] is False
 
 
+def test_a_model_without_layers_of_that_kind_refuses_it_and_says_so(llmq, tmp_path):
+    src, ids = ROOT / "tests/golden/arch/mixtral-moe", tmp_path / "text.ids"
+    ids.write_text(" ".join(str(i * 7919 % 64) for i in range(1024)))
+    args = ["quantize", src, "-m", "gptq", "-g", "16", "--calib", ids, "--calib-samples", "8", "--calib-len", "32", "--no-check"]
+    assert "--match: expected layers of attention and a dense MLP" in llmq(*args, "--match", "-o", tmp_path / "q", code=2).stderr
+    llmq(*args, "-o", tmp_path / "q")
+    llmq(*args, "--no-match", "-o", tmp_path / "n")
+    assert llmq.json("inspect", tmp_path / "q")["recipe"]["match"] is False and digest(tmp_path / "q") == digest(tmp_path / "n")
+
+
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "granite", "qwen2", "phi3", "bloom-alibi", "qwen2-moe-shared", "deepseek-v2-mla", "gemma3n"])
 def test_every_kind_of_join_and_layer_is_gone_through(llmq, tmp_path, name):
     """Norms after branches, factors of the residual, parallel branches, experts, MLA: those that cannot be matched go along."""
