@@ -65,10 +65,11 @@ static lq_status wait_for(writing *all, int64_t sent, int64_t left, int64_t n, c
     return s;
 }
 
+/* A config may name tokens that its vocabulary does not have: of another model, or of a default. */
 static int32_t first_id(const arch_config *c, uint64_t seed)
 {
-    if (c->bos >= 0) return c->bos;
-    if (c->n_eos) return c->eos[0];
+    if (c->bos >= 0 && c->bos < c->vocab) return c->bos;
+    if (c->n_eos && c->eos[0] < c->vocab) return c->eos[0];
     return (int32_t)(lq_random_of(seed) % (uint64_t)c->vocab);
 }
 

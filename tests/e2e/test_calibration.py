@@ -161,6 +161,13 @@ def test_windows_that_the_model_writes_itself_are_said_and_recorded(llmq, draft,
     assert [f["kind"] for f in got] == ["text"] and "the model wrote" not in said
     got, _ = files("five", "--self-samples", "5", "--seed", "1")
     assert got[1]["windows"] == 5 and got[1]["xxh3"] != again[1]["xxh3"]
+    # A config that names tokens outside its vocabulary: they begin with another.
+    other = shutil.copytree(draft, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text()) | {"bos_token_id": 50256, "eos_token_id": 50256}
+    (other / "config.json").unlink()
+    (other / "config.json").write_text(json.dumps(config))
+    llmq("quantize", other, "-o", tmp_path / "o", *args)
+    assert [f["kind"] for f in llmq.json("inspect", tmp_path / "o")["provenance"]["calibration"]["files"]] == ["text", "self"]
     # gptq without tuning learns nothing from them: none unless asked for.
     p = llmq("quantize", draft, "-o", tmp_path / "g", "-m", "gptq", *args[4:])
     assert "the model wrote" not in p.stderr
