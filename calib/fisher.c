@@ -24,9 +24,9 @@ typedef struct {
     float *d, *y;  /* [chunk * len, hidden] */
     float *logits; /* of KL_ROWS rows */
     int32_t *ids;
-    float *(
-        *squares)[GRAD_LINEARS]; /* [layers]: [windows * len], as grad_out's, window after window */
-    int64_t done;                /* windows, of chunks before this */
+    /* [layers]: [windows * len], as grad_out's, window after window */
+    float *(*squares)[GRAD_LINEARS];
+    int64_t done; /* windows, of chunks before this */
     bool keep;
     lq_arena arena;
 } work;

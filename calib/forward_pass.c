@@ -34,8 +34,8 @@ struct cal_pass {
     store inner; /* what is read at FWD_AT_O, until the state has joined it; width 0: none */
     store own;   /* the original's states; width 0: none */
     float *u;    /* of a chunk: what is read at a point; NULL: layers have none */
-    float *u0, *du,
-        *d;       /* likewise the original's, their difference, and what it makes of outputs */
+    /* likewise the original's, their difference, and what it makes of outputs */
+    float *u0, *du, *d;
     float *all_d; /* rows compared of a whole chunk, where there are several ranks */
     float *x;     /* one chunk: the copy that a look consumes */
     lq_arena scratch;
@@ -444,6 +444,7 @@ static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_lay
     return fwd_layer_to(r->m.cfg, l, layer, from, at, x, u, chunk_windows(r, c), r->len, MM_F32,
                         r->offload, &r->scratch, r->p, err);
 }
+
 /* to [rows, width] = x0 / by - x, or += (x0 - x) / scale */
 typedef struct {
     float *to;
