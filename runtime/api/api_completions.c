@@ -15,27 +15,13 @@ static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
                     param, js_describe(found, v));
 }
 
-static int32_t id_outside(const int32_t *ids, size_t n)
-{
-    int32_t id = 0;
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] >= id) id = ids[i] + 1;
-    return id;
-}
-
-/* How many ids the tokenizer puts after a text: those after one that it puts nowhere. */
+/* How many ids the tokenizer puts after a text. */
 static lq_status count_ends(const tok_tokenizer *tok, size_t *n, api_error *e)
 {
-    int32_t *none = NULL, *one = NULL, id = 0;
-    size_t n_none = 0, n_one = 0;
-    lq_status s = tok_add_special(tok, &id, 0, &none, &n_none, NULL);
-    id = id_outside(none, n_none);
-    if (!s) s = tok_add_special(tok, &id, 1, &one, &n_one, NULL);
-    *n = 0;
-    while (!s && *n < n_one && one[n_one - 1 - *n] != id)
-        ++*n;
-    free(none);
-    free(one);
+    int32_t *ids = NULL;
+    size_t before;
+    const lq_status s = tok_around(tok, &ids, &before, n, NULL);
+    free(ids);
     return s ? api_no_memory(e) : LQ_OK;
 }
 

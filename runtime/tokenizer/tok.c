@@ -327,3 +327,34 @@ lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, 
     run_free(&r);
     return s;
 }
+
+/* One that is not among them. */
+static int32_t id_outside(const int32_t *ids, size_t n)
+{
+    int32_t id = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= id) id = ids[i] + 1;
+    return id;
+}
+
+lq_status tok_around(const tok_tokenizer *t, int32_t **ids, size_t *before, size_t *after,
+                     lq_err *err)
+{
+    int32_t *one = NULL, id = 0;
+    size_t n = 0, n_one = 0, at = 0;
+    *before = *after = 0;
+    lq_status s = tok_add_special(t, &id, 0, ids, &n, err);
+    if (s) return s;
+    id = id_outside(*ids, n);
+    s = tok_add_special(t, &id, 1, &one, &n_one, err);
+    while (!s && at < n_one && one[at] != id)
+        at++;
+    if (!s && at < n_one) {
+        *before = at;
+        *after = n_one - 1 - at;
+        memmove(one + at, one + at + 1, *after * sizeof *one);
+    }
+    free(*ids);
+    *ids = one;
+    return s;
+}

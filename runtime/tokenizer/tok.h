@@ -66,6 +66,11 @@ lq_status tok_add_special_pair(const tok_tokenizer *t, const int32_t *a, size_t 
                                const int32_t *b, size_t n_b, int32_t **out, size_t *n_out,
                                size_t *n_first, lq_err *err);
 
+/* The ids that TOK_ADD_SPECIAL puts around a text: *before of them first (BOS), then *after (EOS);
+ * *ids is malloc'd. */
+lq_status tok_around(const tok_tokenizer *t, int32_t **ids, size_t *before, size_t *after,
+                     lq_err *err);
+
 /* The same without TOK_ADD_SPECIAL, where own[n] says which bytes may spell special tokens: one in
  * the text counts only where own[i] != 0 for each of its bytes, and is ordinary text otherwise. */
 lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,
