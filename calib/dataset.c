@@ -126,6 +126,7 @@ static lq_status read_ids(cal_stream *s, const char *text, size_t bytes, lq_err 
 {
     int64_t id = -1;
     size_t line = 1;
+    s->given = true;
     lq_status st = LQ_OK;
     for (size_t i = 0; i <= bytes && !st; i++) {
         const char c = i < bytes ? text[i] : '\n';
@@ -167,6 +168,24 @@ static lq_status read_text(cal_stream *s, const char *text, size_t bytes, const 
     return st;
 }
 
+/* What the tokenizer puts before a text, as far as the model has an embedding for it. */
+static lq_status find_begin(cal_part *p, const dataset_opts *o, lq_err *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0, after = 0;
+    if (!o->tok) return LQ_OK;
+    lq_status s = tok_around(o->tok, &ids, &n, &after, err);
+    bool fits = n <= CAL_BEGIN && (int64_t)n < o->len;
+    for (size_t i = 0; i < n && !s && fits; i++)
+        fits = ids[i] < src_config(o->src)->vocab;
+    if (!s && fits) memcpy(p->begin, ids, n * sizeof *ids), p->n_begin = (int)n;
+    free(ids);
+    return s;
+}
+
+/* Ids of a window that are of the text. */
+static int64_t text_of(const cal_part *p, int64_t len) { return len - p->n_begin; }
+
 static lq_status fill_piece(piece *p, const dataset_opts *o, lq_err *err)
 {
     const char *kind = p->part.kind;
@@ -189,9 +208,11 @@ static lq_status fill_piece(piece *p, const dataset_opts *o, lq_err *err)
         p->stream.n = 0;
         s = LQ_OK;
     }
+    if (!s && !p->stream.given) s = find_begin(&p->part, o, err);
     const int64_t vocab = src_config(o->src)->vocab, n = (int64_t)p->stream.n;
-    p->part.available = n / o->len;
-    if (!s && !p->optional) s = cal_check_ids(p->stream.ids, n, o->len, vocab, err);
+    p->part.available = n / text_of(&p->part, o->len);
+    if (!s && !p->optional)
+        s = cal_check_ids(p->stream.ids, n, text_of(&p->part, o->len), vocab, err);
     return s ? lq_wrap(err, s, "--calib %s", p->path) : LQ_OK;
 }
 
@@ -239,7 +260,8 @@ static lq_status choose_windows(mix *m, const dataset_opts *o, lq_err *err)
         const uint64_t seed = i ? lq_random_of(o->seed ^ lq_random_of((uint64_t)i)) : o->seed;
         if (p->part.windows)
             s = cal_samples_from_ids(&p->chosen, p->stream.ids, (int64_t)p->stream.n,
-                                     p->part.windows, o->len, seed, src_config(o->src)->vocab, err);
+                                     p->part.windows, text_of(&p->part, o->len), seed,
+                                     src_config(o->src)->vocab, err);
         if (s) lq_wrap(err, s, "--calib %s", p->path);
     }
     return s;
@@ -267,8 +289,11 @@ static lq_status merge(cal_samples *s, const mix *m, int64_t len, lq_err *err)
             if (next < 0 || (2 * taken[i] + 1) * m->p[next].chosen.n < (2 * taken[next] + 1) * n)
                 next = i;
         }
-        memcpy(s->ids + k * len, m->p[next].chosen.ids + taken[next]++ * len,
-               (size_t)len * sizeof *s->ids);
+        const cal_part *p = &m->p[next].part;
+        const int64_t text = text_of(p, len);
+        memcpy(s->ids + k * len, p->begin, (size_t)p->n_begin * sizeof *s->ids);
+        memcpy(s->ids + (k + 1) * len - text, m->p[next].chosen.ids + taken[next]++ * text,
+               (size_t)text * sizeof *s->ids);
     }
     return cal_samples_hash(s, err);
 }

@@ -10,7 +10,10 @@
  *     other names   plain text, one document
  *
  * Every file's documents become one stream of ids, tokenized without special tokens, EOS between
- * documents; the stream is cut into whole windows (no window spans two files). Of the n windows
+ * documents; the stream is cut into whole windows (no window spans two files). Where the tokenizer
+ * puts ids before a text (BOS), each window is those and len less so many of the text: models for
+ * which BOS takes the attention that goes nowhere (arXiv:2309.17453) have other states without it,
+ * and are never served so. A file with ids is cut as it is. Of the n windows
  * each file gets the share that its weight is of all weights; a file with fewer windows gives all,
  * and the others share what it lacks. Which windows: chosen by the seed (calib/samples.h). The
  * files' windows alternate in the result, each file's in its own order. */

@@ -50,6 +50,7 @@ static lq_status add_document(reader *r, const int32_t *ids, size_t n, lq_err *e
 static lq_status add_list(reader *r, const cJSON *list, lq_err *err)
 {
     lq_status st = LQ_OK;
+    r->out->given = true;
     for (const cJSON *v = list->child; v && !st; v = v->next) {
         int64_t id;
         char found[64];

@@ -19,6 +19,7 @@
 typedef struct {
     int32_t *ids;
     size_t n, cap;
+    bool given; /* some of it came as ids, not as text */
 } cal_stream;
 
 lq_status cal_stream_add(cal_stream *s, const int32_t *ids, size_t n, lq_err *err);

@@ -80,6 +80,7 @@ cJSON *cal_samples_json(const cal_samples *s)
         cJSON_AddNumberToObject(f, "weight", p->weight);
         cJSON_AddNumberToObject(f, "windows", (double)p->windows);
         cJSON_AddNumberToObject(f, "tokens", (double)(p->windows * s->len));
+        cJSON_AddItemToObject(f, "begin", cJSON_CreateIntArray(p->begin, p->n_begin));
         lq_hash_hex(hex, &p->hash);
         cJSON_AddStringToObject(f, "xxh3", hex);
         cJSON_AddItemToArray(files, f);

@@ -8,6 +8,8 @@
 #include "base/base.h"
 #include "base/hash.h"
 
+enum { CAL_BEGIN = 4 };
+
 /* What one file gave. */
 typedef struct {
     char name[256];   /* without its folders, cut where it is longer; "builtin" */
@@ -15,6 +17,8 @@ typedef struct {
     double weight;
     int64_t windows, available; /* taken; whole windows in the file */
     lq_hash hash;               /* of its bytes */
+    int32_t begin[CAL_BEGIN];   /* [n_begin] what each window begins with: the tokenizer's BOS */
+    int n_begin;
 } cal_part;
 
 typedef struct {

@@ -12,6 +12,7 @@ CHAT = ("{% if tools %}[{{ tools | length }} tools]{% endif %}{% for m in messag
         "{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}")
 TALK = [[("user", "Who is there?"), ("assistant", "It is I, the captain of the ship.")],
         [("user", "What is the time?"), ("assistant", "Half past nine."), ("user", "Thank you.")]]
+BOS = [1]  # what the small model's tokenizer puts before a text
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,12 @@ def rendered(llmq, model, talks, tools=None):
 def write_ids(path, ids):
     path.write_text(" ".join(map(str, ids)) + "\n")
     return path
+
+
+def begun(ids, first, length=32):
+    """Ids of whole windows that begin with these."""
+    n = length - len(first)
+    return [i for at in range(0, len(ids) - n + 1, n) for i in first + ids[at:at + n]]
 
 
 def english(text, n):
@@ -125,8 +132,32 @@ def test_conversations_go_through_the_models_template(llmq, chatty, tmp_path):
         ids += one + ([] if talk[-1][0] == "assistant" else [eos])  # its own is enough
     ids.pop()  # nothing follows the last
     a, _ = quantize(llmq, chatty, tmp_path / "q", file, samples=1000)
-    b, _ = quantize(llmq, chatty, tmp_path / "q", write_ids(tmp_path / "c.ids", ids), samples=1000)
+    b, _ = quantize(llmq, chatty, tmp_path / "q", write_ids(tmp_path / "c.ids", begun(ids, BOS)), samples=1000)
     assert a["xxh3"] == b["xxh3"]
+
+
+@pytest.mark.parametrize("first", [BOS, [], [1, 5], [5, 6, 7, 8, 9]], ids=["BOS", "none", "two", "too many"])
+def test_windows_begin_as_the_tokenizer_begins_a_text(llmq, draft, text, tmp_path, first):
+    """So calibration sees what is served; ids are as their author has them."""
+    model = tmp_path / "model"
+    shutil.copytree(draft, model)
+    path = model / "tokenizer.json"
+    path.chmod(0o644)
+    tok = json.loads(path.read_text())
+    special = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in first}
+    tok["post_processor"]["special_tokens"] = special
+    tok["post_processor"]["single"] = [{"SpecialToken": {"id": str(i), "type_id": 0}} for i in first] + [{"Sequence": {"id": "A", "type_id": 0}}]
+    path.write_text(json.dumps(tok))
+    file = tmp_path / "a.txt"
+    file.write_text(english(text, 9000))
+    ids = tokens(llmq, model, [english(text, 9000)])[0]
+    begin = first if len(first) < 5 else []
+    got, said = quantize(llmq, model, tmp_path / "q", file, samples=1000)
+    plain, plainly = quantize(llmq, model, tmp_path / "q", write_ids(tmp_path / "a.ids", ids), samples=1000)
+    same, _ = quantize(llmq, model, tmp_path / "q", write_ids(tmp_path / "b.ids", begun(ids, begin)), samples=1000)
+    assert got["files"][0]["begin"] == begin and same["files"][0]["begin"] == plain["files"][0]["begin"] == []
+    assert got["xxh3"] == same["xxh3"] and (got["xxh3"] == plain["xxh3"]) == (not begin)
+    assert (" tokens from BOS on, " in said) == bool(begin) and "from BOS on" not in plainly
 
 
 def test_the_built_in_data_has_conversations_where_the_model_knows_them(llmq, draft, chatty, tmp_path):

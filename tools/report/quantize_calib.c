@@ -17,10 +17,11 @@ static void say_parts(const cal_samples *s)
     for (int i = 0; i < s->n_parts; i++) {
         const cal_part *p = &s->parts[i];
         lq_hash_hex(hex, &p->hash);
-        prog_say(LOG_INFO,
-                 "calibration: %s (%s, weight %g): %lld of %lld windows of %lld tokens, xxh3 %.8s",
-                 p->name, p->kind, p->weight, (long long)p->windows, (long long)p->available,
-                 (long long)s->len, hex);
+        prog_say(
+            LOG_INFO,
+            "calibration: %s (%s, weight %g): %lld of %lld windows of %lld tokens%s, xxh3 %.8s",
+            p->name, p->kind, p->weight, (long long)p->windows, (long long)p->available,
+            (long long)s->len, p->n_begin ? " from BOS on" : "", hex);
     }
 }
 
