@@ -53,20 +53,20 @@ typedef struct {
 
 /* ---- windows ---- */
 
-static bool bos_before(const eval_opts *o) { return o->has_bos && !o->bos_replaces; }
+static int64_t ids_before(const eval_opts *o) { return o->begin_replaces ? 0 : o->n_begin; }
 
 int64_t eval_windows(int64_t n, const eval_opts *o)
 {
-    int64_t w = n / (o->ctx - bos_before(o));
+    int64_t w = n / (o->ctx - ids_before(o));
     return o->max_windows && w > o->max_windows ? o->max_windows : w;
 }
 
 static void window_ids(int32_t *out, const evaluation *e, int64_t window)
 {
     const eval_opts *o = e->o;
-    int64_t shift = bos_before(o), n = o->ctx - shift;
+    int64_t shift = ids_before(o), n = o->ctx - shift;
     memcpy(out + shift, e->ids + (e->r->from + window) * n, (size_t)n * sizeof *out);
-    if (o->has_bos) out[0] = o->bos;
+    memcpy(out, o->begin, (size_t)o->n_begin * sizeof *out);
 }
 
 /* ---- scores of one row ---- */
@@ -217,7 +217,7 @@ static void close_runner(runner *r)
 static lq_status check_base(const int32_t *ids, const eval_opts *o, lq_err *err)
 {
     const kl_base *b = o->base;
-    const bool theirs = o->first == kl_base_first(o->ctx) && (!o->has_bos || o->bos_replaces);
+    const bool theirs = o->first == kl_base_first(o->ctx) && !ids_before(o);
     if (!theirs)
         return lq_fail(err, LQ_EVALUE,
                        "file of a KL divergence's base: expected windows scored from position "
@@ -234,7 +234,8 @@ static lq_status check_input(const model *m, const model *ref, const int32_t *id
                              const eval_opts *o, lq_err *err)
 {
     const int64_t V = m->cfg->vocab;
-    if (o->ctx < 2 || o->ctx > 1 << 24 || o->first < 0 || o->first >= o->ctx)
+    if (o->ctx < 2 || o->ctx > 1 << 24 || o->first < 0 || o->first >= o->ctx ||
+        o->n_begin >= o->ctx)
         return lq_fail(err, LQ_EVALUE,
                        "window: expected at least 2 positions, found %lld, scored from %lld",
                        (long long)o->ctx, (long long)o->first);
@@ -258,9 +259,10 @@ static lq_status check_input(const model *m, const model *ref, const int32_t *id
             return lq_fail(err, LQ_EVALUE,
                            "token %lld of the text: expected an id below %lld, found %d",
                            (long long)i, (long long)V, ids[i]);
-    if (o->has_bos && (o->bos < 0 || o->bos >= V))
-        return lq_fail(err, LQ_EVALUE, "BOS: expected an id below %lld, found %d", (long long)V,
-                       o->bos);
+    for (int i = 0; i < o->n_begin; i++)
+        if (o->begin[i] < 0 || o->begin[i] >= V)
+            return lq_fail(err, LQ_EVALUE, "BOS: expected an id below %lld, found %d", (long long)V,
+                           o->begin[i]);
     return o->base || o->save_base ? check_base(ids, o, err) : LQ_OK;
 }
 

@@ -25,7 +25,8 @@ typedef struct {
     const char *shard, *out;
     bool merge;
     int64_t windows;
-    bool bos, join_rows;
+    bool join_rows;
+    opt_tri bos;
     int ruler;
     double max_ppl, max_kl, max_kl_p99;
     opt_model model;
@@ -46,8 +47,9 @@ static const opt_row rows[] = {
           "tokens of a window; several give one row each (default: 2048 or the model's maximum)" },
     { "windows", 0, OPT_INT, F(windows), .def = "0", .lo = 0, .hi = 1e12,
       .help = "score only the first N windows (0: all)" },
-    { "bos", 0, OPT_FLAG, F(bos),
-      .help = "begin each window with BOS, followed by C - 1 tokens of text" },
+    { "bos", 0, OPT_TRI, F(bos),
+      .help = "begin each window with BOS, followed by C - 1 tokens of text (default: where the "
+              "tokenizer begins a text so)" },
     { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
       .help = "whose way of measuring to use" },
     { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2", .files = FILES_MODEL,
@@ -81,8 +83,8 @@ static const opt_row gates[] = {
 
 /* What each ruler does differently, as it is told to the user. */
 static const char *const ruler_text[] = {
-    "text tokenized once without special tokens, cut into whole windows, each scored from its "
-    "second token",
+    "text tokenized once without special tokens, cut into whole windows that begin with BOS where "
+    "the tokenizer adds one, each scored from its second token",
     "as GPTQ's evaluation: text tokenized once, special tokens read and added, cut into whole "
     "windows, each scored from its second token",
     "as llama-perplexity: text tokenized once with special tokens, cut into whole windows whose "
@@ -194,14 +196,40 @@ static void window_lengths(session *e)
     }
 }
 
-static lq_status set_ruler(session *e, lq_err *err)
+/* The ids that every window begins with. */
+static lq_status find_begin(const session *e, eval_opts *o, lq_err *err)
 {
     const int32_t bos = e->model.m.cfg->bos;
+    int32_t *ids = NULL;
+    size_t n = 0, after = 0;
+    if (e->o->ruler == RULER_GPTQ || e->o->bos == OPT_NO) return LQ_OK;
+    if (e->o->ruler == RULER_LLAMA_CPP) { /* a base has no tokenizer, and its windows their BOS */
+        o->begin[0] = bos;
+        o->n_begin = e->n_ids && bos >= 0 && e->ids[0] == bos;
+        return LQ_OK;
+    }
+    lq_status s = tok_around(e->tok.t, &ids, &n, &after, err);
+    if (!s && n > EVAL_BEGIN)
+        s = lq_fail(err, LQ_EUNSUPPORTED,
+                    "tokenizer: expected at most %d ids before a text, found %zu", EVAL_BEGIN, n);
+    if (!s && n) memcpy(o->begin, ids, n * sizeof *ids);
+    free(ids);
+    o->n_begin = (int)n;
+    if (s || n || e->o->bos != OPT_YES) return s;
+    if (bos < 0) return lq_fail(err, LQ_EVALUE, "--bos: the model has no BOS token");
+    o->begin[0] = bos;
+    o->n_begin = 1;
+    return LQ_OK;
+}
+
+static lq_status set_ruler(session *e, lq_err *err)
+{
     const bool llama = e->o->ruler == RULER_LLAMA_CPP;
-    const bool adds_bos = llama && e->n_ids && bos >= 0 && e->ids[0] == bos;
-    if (e->o->bos && e->o->ruler != RULER_OWN)
+    eval_opts begin = { 0 };
+    if (e->o->bos != OPT_UNSET && e->o->ruler != RULER_OWN)
         return lq_fail(err, LQ_EUSAGE, "--bos: the ruler %s has its own rule", rulers[e->o->ruler]);
-    if (e->o->bos && bos < 0) return lq_fail(err, LQ_EVALUE, "--bos: the model has no BOS token");
+    lq_status s = find_begin(e, &begin, err);
+    if (s) return s;
     for (int64_t i = 0; i < e->n_rows; i++) {
         eval_opts *o = &e->how[i];
         o->ctx = e->rows[i].ctx;
@@ -209,10 +237,10 @@ static lq_status set_ruler(session *e, lq_err *err)
         o->shard = e->shard;
         o->n_shards = e->n_shards;
         o->lora = e->lora;
-        o->has_bos = e->o->bos || adds_bos;
-        o->bos = bos;
-        o->bos_replaces = llama;
-        o->first = llama ? kl_base_first(o->ctx) : 1;
+        memcpy(o->begin, begin.begin, sizeof o->begin);
+        o->n_begin = begin.n_begin;
+        o->begin_replaces = llama;
+        o->first = llama ? kl_base_first(o->ctx) : begin.n_begin > 1 ? begin.n_begin : 1;
         o->between = llama;
         o->base = e->o->base ? &e->base : NULL;
         o->save_base = e->o->save_base;
@@ -386,7 +414,7 @@ static lq_status record_of(cJSON **out, const session *e, lq_err *err)
     cJSON_AddStringToObject(r, "rope", e->o->model.rope ? e->o->model.rope : "");
     cJSON_AddStringToObject(r, "device", model_device(&e->model.m));
     add_hash(r, "text", &text);
-    cJSON_AddNumberToObject(r, "bos", o->has_bos ? o->bos : -1);
+    cJSON_AddItemToObject(r, "begin", cJSON_CreateIntArray(o->begin, o->n_begin));
     cJSON_AddNumberToObject(r, "activations", o->acts);
     cJSON_AddNumberToObject(r, "kv", (double)o->kv);
     if (e->o->base) {
@@ -595,8 +623,9 @@ const cmd_row cmd_eval = {
     .name = "eval",
     .summary = "perplexity on a text, and KL divergence from another model",
     .details =
-        "The text is tokenized once without special tokens and cut into whole windows of C "
-        "tokens, each scored from its second token. --ruler gptq and --ruler llama.cpp follow "
+        "The text is tokenized once and cut into whole windows of C tokens, of which the first is "
+        "BOS where the tokenizer begins texts with it; each is scored from its second token. "
+        "--ruler gptq and --ruler llama.cpp follow "
         "those projects' way instead, so that figures can be compared: perplexities of papers are "
         "--ruler gptq --join-rows --ctx 2048 on wiki.test.raw, those of llama-perplexity --ruler "
         "llama.cpp --ctx 512. What follows +- is a standard error. Exit code 4 when a "

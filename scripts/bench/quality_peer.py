@@ -15,6 +15,8 @@ model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 ids = tok(open(text, encoding="utf-8").read())["input_ids"]
 rows = [ids[i:i + CTX] for i in range(0, len(ids) - CTX, CTX)]
 rows = rows[::max(1, len(rows) // int(samples))][:int(samples)]
+begin = tok("")["input_ids"]  # BOS where the tokenizer has one: so these programs take texts, and so llmq does
+rows = [begin + r[len(begin):] for r in rows]
 
 if kind == "auto-round":
     from auto_round import AutoRound

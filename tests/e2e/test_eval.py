@@ -30,6 +30,19 @@ def test_figures_are_those_of_transformers(llmq, case):
             assert got[key] == pytest.approx(case[key], rel=1e-4), key
 
 
+def test_windows_begin_as_the_tokenizer_begins_a_text(llmq, tmp_path):
+    """Unasked; a model whose tokenizer adds no BOS has one if it is asked for."""
+    bare = tmp_path / "bare"
+    shutil.copytree(ROOT / "models/novels-1m", bare)
+    tok = json.loads((bare / "tokenizer.json").read_text())
+    (bare / "tokenizer.json").chmod(0o644)
+    (bare / "tokenizer.json").write_text(json.dumps({**tok, "post_processor": None}))
+    nll = {(str(m), how): run_eval(llmq, f"{m} --ctx 64 --windows 3 {how}")["nll"] for m in ("novels-1m", bare) for how in ("", "--bos", "--no-bos")}
+    with_bos, without = nll["novels-1m", ""], nll["novels-1m", "--no-bos"]
+    assert with_bos == nll["novels-1m", "--bos"] == nll[str(bare), "--bos"]
+    assert without == nll[str(bare), ""] == nll[str(bare), "--no-bos"] != with_bos
+
+
 def test_several_lengths_give_a_row_each(llmq):
     got = run_eval(llmq, "novels-1m --ctx 64,32 --windows 3")
     assert [r["ctx"] for r in got["by_ctx"]] == [64, 32]

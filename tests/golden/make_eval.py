@@ -8,8 +8,8 @@ Writes, beside this script, in eval/:
   windows.safetensors   per token, for two windows of 32 tokens: ids, nll of novels-6m and of
                         novels-1m, KL(novels-6m || novels-1m), equal first choices
 Windows, all float32 with eager attention, sums in float64:
-  own        whole windows of C tokens, each scored from its second token; --bos puts BOS first
-             and leaves room for C - 1 tokens of text
+  own        whole windows of C tokens, BOS and C - 1 tokens of text, each scored from its second
+             token; --no-bos: without BOS
   gptq       as GPTQ's evaluation: the text tokenized with special tokens, windows as above; --join-rows:
              its lines as the data set library has WikiText-2's rows, joined by blank lines
   llama.cpp  as llama-perplexity: windows of C tokens, the first replaced by BOS where the
@@ -87,16 +87,16 @@ def main():
     w128, w512 = cut(plain, 128)[:12], cut(plain, 512)
     llama = [[BOS] + w[1:] if adds_bos else w for w in cut(special, 256)[:6]]
     cases = [
-        case("novels-6m --ctx 512", big, None, w512, 1),
-        case("novels-6m --ctx 128 --windows 12", big, None, w128, 1),
-        case("novels-6m --ctx 1024 --windows 2", big, None, cut(plain, 1024)[:2], 1),
-        case("novels-6m --ctx 128 --windows 12 --bos", big, None,
+        case("novels-6m --ctx 512 --no-bos", big, None, w512, 1),
+        case("novels-6m --ctx 128 --windows 12 --no-bos", big, None, w128, 1),
+        case("novels-6m --ctx 1024 --windows 2 --no-bos", big, None, cut(plain, 1024)[:2], 1),
+        case("novels-6m --ctx 128 --windows 12", big, None,
              [[BOS] + w for w in cut(plain, 127)[:12]], 1),
         case("novels-6m --ctx 128 --windows 12 --ruler gptq", big, None, cut(special, 128)[:12], 1),
         case("novels-6m --ctx 256 --windows 6 --ruler llama.cpp", big, None, llama, 129),
         case(f"novels-6m --ctx 512 --windows 10 --ruler gptq --join-rows --text {ROWS}", big, None,
              cut(joined, 512)[:10], 1),
-        case("novels-1m --ref novels-6m --ctx 128 --windows 12", small, big, w128, 1),
+        case("novels-1m --ref novels-6m --ctx 128 --windows 12 --no-bos", small, big, w128, 1),
     ]
     os.makedirs(os.path.join(HERE, "eval"), exist_ok=True)
     with open(os.path.join(HERE, "eval", "expected.json"), "w", encoding="utf-8") as f:

@@ -125,7 +125,7 @@ TEST(bos_and_the_first_scored_position_move_what_is_scored)
         memcpy(with_bos + 1, ids, (N - 1) * sizeof *ids);
         eval_opts plain = { .ctx = 20, .max_windows = 1 };
         CHECK(!eval_run(&want, &r.m, NULL, with_bos, N, &plain, r.p, NULL, &err), "%s", err.msg);
-        eval_opts before = { .ctx = 20, .max_windows = 1, .has_bos = true, .bos = 1 };
+        eval_opts before = { .ctx = 20, .max_windows = 1, .begin = { 1 }, .n_begin = 1 };
         CHECK(!eval_run(&got, &r.m, NULL, ids, N, &before, r.p, NULL, &err), "%s", err.msg);
         CHECK(eval_windows(N, &before) == 1 && got.tokens == 19 && want.tokens == 19, "counts");
         CHECK(memcmp(got.token_nll, want.token_nll, 19 * 8) == 0, "BOS before 19 tokens of text");
@@ -137,7 +137,7 @@ TEST(bos_and_the_first_scored_position_move_what_is_scored)
 
         with_bos[0] = 7; /* to be replaced */
         eval_opts late = {
-            .ctx = 20, .first = 11, .has_bos = true, .bos = 1, .bos_replaces = true
+            .ctx = 20, .first = 11, .begin = { 1 }, .n_begin = 1, .begin_replaces = true
         };
         CHECK(!eval_run(&got, &r.m, NULL, with_bos, N, &late, r.p, NULL, &err), "%s", err.msg);
         CHECK(got.windows == 2 && got.per_window == 9 && got.tokens == 18, "counts");
@@ -181,7 +181,7 @@ TEST(wrong_input_is_refused)
         { "nothing left to score", { .ctx = 16, .first = 16 }, 32, 5, false, LQ_EVALUE },
         { "an id outside the vocabulary", { .ctx = 16 }, 32, 320, false, LQ_EVALUE },
         { "a negative id", { .ctx = 16 }, 32, -1, false, LQ_EVALUE },
-        { "BOS outside", { .ctx = 16, .has_bos = true, .bos = 320 }, 32, 5, false, LQ_EVALUE },
+        { "BOS outside", { .ctx = 16, .begin = { 320 }, .n_begin = 1 }, 32, 5, false, LQ_EVALUE },
         { "another vocabulary", { .ctx = 16 }, 32, 5, true, LQ_ESHAPE },
     };
     int32_t ids[32];
