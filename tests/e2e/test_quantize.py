@@ -181,7 +181,7 @@ def test_bad_calibration_text_is_refused(llmq, model, tmp_path):
     assert "none" in p.stderr
     (tmp_path / "short").write_text("Too short.")
     p = llmq("quantize", model, "-o", out, "--method", "gptq", "--calib", tmp_path / "short", code=3)
-    assert "expected at least 512 tokens" in p.stderr
+    assert "expected at least 511 tokens" in p.stderr
     llmq("quantize", model, "-o", out, "--method", "gptq", "--calib", tmp_path, code=3)
     assert leftovers(tmp_path) == ["short"]
 
