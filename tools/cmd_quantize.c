@@ -618,6 +618,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && o->stats.n) s = quantize_stats_open(&stats, o->stats.v, o->stats.n, &of, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (s) goto done;
+    carried_tok_read(&tok);
     qz_job job = { .o = &q,
                    .samples = qz_calibrated(&q) ? &samples : NULL,
                    .seed = (uint64_t)o->seed,

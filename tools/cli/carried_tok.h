@@ -16,6 +16,8 @@ typedef struct {
 /* Not needed: one that cannot be compiled is left out, with a warning. Errors: those of tok_compile_source
  * and tok_open. carried_tok_close it, also after an error. */
 lq_status carried_tok_open(carried_tok *t, const src_source *src, bool needed, lq_err *err);
+/* The text is read: what only that needed goes, `tok` too. */
+void carried_tok_read(carried_tok *t);
 void carried_tok_close(carried_tok *t);
 
 #endif
