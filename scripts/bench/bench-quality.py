@@ -102,7 +102,7 @@ def main():
                 q = llmq("quantize", path, "-o", f"{tmp}/q.llmq", "--method", method, *width,
                          *(data if row["text"] == "yes" else []), "--threads", threads, *setting("EXTRA", ""))
                 for text in texts:
-                    e = llmq("eval", f"{tmp}/q.llmq", "--ref", path, "--text", text, "--ctx",
+                    e = llmq("eval", f"{tmp}/q.llmq", "--no-bos", "--ref", path, "--text", text, "--ctx",  # as the known rows
                              setting("CTX", "512")[0], "--threads", threads)
                     row = dict(zip(COLUMNS, [name, method, bits, group, q["bpw"], pathlib.Path(text).stem,
                                              e["perplexity"], e["ref_perplexity"], e["kl_mean"], e["top1_agree"],

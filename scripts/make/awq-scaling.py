@@ -59,7 +59,7 @@ def measure(a, model, name):
     model.save_pretrained(folder, safe_serialization=True)
     for f in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(os.path.join(a.model, f), folder)
-    r = subprocess.run([a.llmq, "eval", folder, "--ref", a.model, "--text", a.text, "--ctx", "512", "--windows",
+    r = subprocess.run([a.llmq, "eval", folder, "--no-bos", "--ref", a.model, "--text", a.text, "--ctx", "512", "--windows",
                         str(a.windows), "--json"], check=True, capture_output=True, text=True)
     shutil.rmtree(folder)
     r = json.loads(r.stdout)
