@@ -327,7 +327,8 @@ typedef struct {
 static size_t program_bytes(const memory_work *w)
 {
     const bool blas = w->windows && qz_needs_h(w->o);
-    return QZ_PROGRAM + (size_t)w->threads * (blas ? QZ_PER_THREAD + QZ_BLAS : QZ_PER_THREAD) +
+    return QZ_PROGRAM + (size_t)w->plan->cfg.vocab * QZ_WORD +
+           (size_t)w->threads * (blas ? QZ_PER_THREAD + QZ_BLAS : QZ_PER_THREAD) +
            (size_t)(((w->windows + w->self_windows) * w->len + w->check_windows * w->check_len) *
                     4);
 }

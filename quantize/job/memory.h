@@ -13,7 +13,8 @@
 
 /* Bytes of what is no phase's. */
 enum {
-    QZ_PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
+    QZ_PROGRAM = 13 << 20,   /* code, libraries, plan, reports */
+    QZ_WORD = 96,            /* of the vocabulary: the tokenizer, compiled */
     QZ_PER_THREAD = 1 << 20, /* stacks */
     QZ_BLAS = 8 << 20        /* per thread: its buffers */
 };

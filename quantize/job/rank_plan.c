@@ -236,7 +236,7 @@ lq_status rank_plan_of(rank_plan *p, const arch_config *c, int ranks, int64_t wi
                       : lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", ranks);
     for (int64_t i = 0; i < c->layers && !s; i++)
         add_layer(&k, i);
-    p->memory += QZ_PROGRAM + QZ_PER_THREAD + QZ_BLAS;
+    p->memory += QZ_PROGRAM + (double)c->vocab * QZ_WORD + QZ_PER_THREAD + QZ_BLAS;
     free(k.load);
     free(k.tiles);
     free(k.site);
