@@ -274,6 +274,7 @@ static lq_status merge(cal_samples *s, const mix *m, int64_t len, lq_err *err)
     for (int i = 0; i < m->n; i++) {
         s->n += m->p[i].chosen.n;
         s->available += m->p[i].part.available;
+        if (m->p[i].part.n_begin > s->begun) s->begun = m->p[i].part.n_begin;
     }
     s->len = len;
     s->ids = malloc((size_t)(s->n * len) * sizeof *s->ids);

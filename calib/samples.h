@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     int32_t *ids; /* [n][len], owned */
     int64_t n, len;
+    int64_t begun;     /* ids of text follow so many of the tokenizer's own (BOS), at most */
     int64_t available; /* whole windows in the text */
     lq_hash hash;      /* of n, len and the ids */
     cal_part *parts;   /* [n_parts], owned; none where they were made of ids */

@@ -35,6 +35,7 @@ lq_status qz_check_windows(cal_samples *out, const cal_samples *all, const cal_s
     for (int64_t i = 0; i < all->n; i++)
         if (used->len != len || !among(used, all->ids + i * len)) at[unseen++] = i;
     out->len = len;
+    out->begun = all->begun;
     out->available = unseen;
     out->n = unseen < most ? unseen : most;
     for (int64_t i = 0; i < out->n; i++)
@@ -85,12 +86,15 @@ static lq_status build_frame(void *user, model *m, lq_err *err)
 }
 
 /* ---- the comparison ---- */
+/* Positions of a window that answers are scored of: those of text, as `llmq eval` has it. */
+static int64_t scored(const cal_samples *s) { return s->len - (s->begun > 1 ? s->begun : 1); }
+
 typedef struct {
     cal_pass *ref, *made;
     const cal_samples *windows;
     int64_t rows, V;
     float *x, *y;           /* [rows, V]: logits of the result, of the source */
-    eval_score *score;      /* [windows * (len - 1)] of all windows */
+    eval_score *score;      /* [windows * scored] of all windows */
     eval_score *at;         /* ... of these rows */
     const int32_t *targets; /* of these rows */
     pool *p;
@@ -131,17 +135,18 @@ static void score_row(void *ctx, int64_t row, int thread)
 /* Windows of ours, whose scores go where they are among all: rank, rank + size, ... */
 static lq_status score_windows(comparison *k, int rank, int size, const lq_job *job, lq_err *err)
 {
-    const int64_t per = k->windows->len - 1, layers = cal_model(k->ref)->cfg->layers;
+    const int64_t per = scored(k->windows), before = k->windows->len - 1 - per,
+                  layers = cal_model(k->ref)->cfg->layers;
     lq_status s = LQ_OK;
     for (int64_t w = 0; w < k->windows->n && !s; w++) {
         lq_report(job, "check", (double)(layers + w), (double)(layers + k->windows->n));
         for (int64_t t = 0, n; t < per && !s; t += n) {
             n = per - t < k->rows ? per - t : k->rows;
             if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-            s = cal_logits(k->ref, k->y, w, t, n, err);
-            if (!s) s = cal_logits(k->made, k->x, w, t, n, err);
+            s = cal_logits(k->ref, k->y, w, before + t, n, err);
+            if (!s) s = cal_logits(k->made, k->x, w, before + t, n, err);
             if (s) break;
-            k->targets = k->windows->ids + w * k->windows->len + t + 1;
+            k->targets = k->windows->ids + w * k->windows->len + before + t + 1;
             k->at = k->score + (w * size + rank) * per + t;
             pool_run(k->p, n, score_row, k);
         }
@@ -153,7 +158,7 @@ static lq_status score_windows(comparison *k, int rank, int size, const lq_job *
 static lq_status sum_up(qz_check *c, const comparison *k, const cal_samples *all, comm *ranks,
                         lq_err *err)
 {
-    const int64_t per = all->len - 1;
+    const int64_t per = scored(all);
     double nll = 0, ref_nll = 0, kl = 0, agree = 0;
     for (int64_t w = 0; w < all->n; w++) {
         const int from = (int)(w % comm_size(ranks));
@@ -216,7 +221,7 @@ lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
     b.items = calloc(made->plan->n + 1, sizeof *b.items);
     k.x = malloc((size_t)(k.rows * k.V) * sizeof *k.x);
     k.y = malloc((size_t)(k.rows * k.V) * sizeof *k.y);
-    k.score = calloc((size_t)(windows->n * (windows->len - 1)), sizeof *k.score);
+    k.score = calloc((size_t)(windows->n * scored(windows)), sizeof *k.score);
     lq_status s = own_windows(&own, windows, comm_rank(made->ranks), comm_size(made->ranks), err);
     if (!s && (!b.items || !k.x || !k.y || !k.score))
         s = lq_fail(err, LQ_ENOMEM, "no memory for the check");

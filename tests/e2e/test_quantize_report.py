@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import termios
@@ -33,6 +34,22 @@ def test_the_check_says_what_eval_says(llmq, draft, few_windows, tmp_path, more)
                   "--calib-len", "64", *more)["check"]
     e = llmq.json("eval", out, "--ref", draft, "--text", few_windows, "--ctx", "64")
     assert 1 <= r["windows"] <= 8 and r["kl_mean"] > 0
+    for key in CHECK:
+        assert r[key] == pytest.approx(e[key], rel=1e-9), key
+
+
+def test_the_check_scores_text_alone_where_two_ids_come_before_it(llmq, draft, few_windows, tmp_path):
+    model, out = tmp_path / "model", tmp_path / "q.llmq"
+    shutil.copytree(draft, model)
+    path = model / "tokenizer.json"
+    path.chmod(0o644)
+    tok = json.loads(path.read_text())
+    tok["post_processor"]["special_tokens"] = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in (1, 5)}
+    tok["post_processor"]["single"] = [*({"SpecialToken": {"id": str(i), "type_id": 0}} for i in (1, 5)), {"Sequence": {"id": "A", "type_id": 0}}]
+    path.write_text(json.dumps(tok))
+    r = llmq.json("quantize", model, "-o", out, "--method", "nf4", "--check", "--calib", few_windows, "--calib-len", "64")["check"]
+    e = llmq.json("eval", out, "--ref", model, "--text", few_windows, "--ctx", "64")
+    assert r["tokens"] == 62 * r["windows"]
     for key in CHECK:
         assert r[key] == pytest.approx(e[key], rel=1e-9), key
 
