@@ -83,14 +83,17 @@ static const opt_row gates[] = {
 
 /* What each ruler does differently, as it is told to the user. */
 static const char *const ruler_text[] = {
-    "text tokenized once without special tokens, cut into whole windows that begin with BOS where "
-    "the tokenizer adds one, each scored from its second token",
+    "text tokenized once without special tokens, cut into whole windows, each scored from its "
+    "second token",
     "as GPTQ's evaluation: text tokenized once, special tokens read and added, cut into whole "
     "windows, each scored from its second token",
     "as llama-perplexity: text tokenized once with special tokens, cut into whole windows whose "
     "first token is replaced by BOS where the tokenizer adds one, scored from the token after the "
     "middle",
 };
+static const char own_after_bos[] =
+    "text tokenized once without special tokens, cut into whole windows that each come after BOS, "
+    "scored from the token after it";
 
 typedef struct {
     const eval_cmd_opts *o;
@@ -227,7 +230,8 @@ static lq_status set_ruler(session *e, lq_err *err)
     const bool llama = e->o->ruler == RULER_LLAMA_CPP;
     eval_opts begin = { 0 };
     if (e->o->bos != OPT_UNSET && e->o->ruler != RULER_OWN)
-        return lq_fail(err, LQ_EUSAGE, "--bos: the ruler %s has its own rule", rulers[e->o->ruler]);
+        return lq_fail(err, LQ_EUSAGE, "--%sbos: the ruler %s has its own rule",
+                       e->o->bos == OPT_NO ? "no-" : "", rulers[e->o->ruler]);
     lq_status s = find_begin(e, &begin, err);
     if (s) return s;
     for (int64_t i = 0; i < e->n_rows; i++) {
@@ -277,6 +281,13 @@ static lq_status check_outputs(const cmd_ctx *c, const eval_cmd_opts *o, lq_err 
     }
     if (!s && o->out) s = output_check_kind("--out", o->out, EVAL_SHARD_BEGIN, "scores", err);
     return s;
+}
+
+/* Does BOS come before the text of each window? */
+static bool after_bos(const session *e)
+{
+    if (e->o->ruler != RULER_OWN) return false;
+    return e->record ? cJSON_GetArraySize(js_get(e->record, "begin")) > 0 : e->how[0].n_begin > 0;
 }
 
 static bool compares(const session *e) { return e->rows[0].r.token_kl != NULL; }
@@ -358,6 +369,7 @@ static lq_status print_json(const session *e, lq_err *err)
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddStringToObject(doc, "ruler", rulers[e->o->ruler]);
+    if (e->o->ruler == RULER_OWN) cJSON_AddBoolToObject(doc, "bos", after_bos(e));
     cJSON_AddNumberToObject(doc, "seconds", e->seconds);
     lq_status s = add_weights(doc, e, err);
     if (!s) return cmd_print_json(doc, err);
@@ -385,7 +397,7 @@ static void print_compared(const eval_row *row)
 
 static void print_text(const session *e)
 {
-    printf("%s\n\n", ruler_text[e->o->ruler]);
+    printf("%s\n\n", after_bos(e) ? own_after_bos : ruler_text[e->o->ruler]);
     printf("%8s %8s %10s %12s %10s %10s\n", "ctx", "windows", "tokens", "perplexity", "+-", "nll");
     for (int64_t i = 0; i < e->n_rows; i++) {
         const eval_result *r = &e->rows[i].r;

@@ -43,6 +43,17 @@ def test_windows_begin_as_the_tokenizer_begins_a_text(llmq, tmp_path):
     assert without == nll[str(bare), ""] == nll[str(bare), "--no-bos"] != with_bos
 
 
+def test_what_is_said_of_the_windows_is_so(llmq, tmp_path):
+    args = ["eval", "models/novels-1m", "--text", TEXT, "--ctx", 64, "--windows", 3]
+    for how, has in (([], True), (["--no-bos"], False)):
+        assert ("come after BOS" in llmq(*args, *how).stdout) == has == llmq.json(*args, *how)["bos"]
+        out = tmp_path / f"{has}.scores"
+        llmq(*args, *how, "--shard", "1/1", "--out", out)
+        assert ("come after BOS" in llmq("eval", "--merge", out).stdout) == has == llmq.json("eval", "--merge", out)["bos"]
+    assert "bos" not in llmq.json(*args, "--ruler", "gptq")
+    assert "--no-bos: the ruler gptq" in llmq(*args, "--ruler", "gptq", "--no-bos", code=2).stderr
+
+
 def test_several_lengths_give_a_row_each(llmq):
     got = run_eval(llmq, "novels-1m --ctx 64,32 --windows 3")
     assert [r["ctx"] for r in got["by_ctx"]] == [64, 32]
