@@ -171,16 +171,11 @@ static lq_status read_text(cal_stream *s, const char *text, size_t bytes, const 
 /* What the tokenizer puts before a text, as far as the model has an embedding for it. */
 static lq_status find_begin(cal_part *p, const dataset_opts *o, lq_err *err)
 {
-    int32_t *ids = NULL;
-    size_t n = 0, after = 0;
+    const int most = o->len > CAL_BEGIN ? CAL_BEGIN : (int)o->len - 1;
     if (!o->tok) return LQ_OK;
-    lq_status s = tok_around(o->tok, &ids, &n, &after, err);
-    bool fits = n <= CAL_BEGIN && (int64_t)n < o->len;
-    for (size_t i = 0; i < n && !s && fits; i++)
-        fits = ids[i] < src_config(o->src)->vocab;
-    if (!s && fits) memcpy(p->begin, ids, n * sizeof *ids), p->n_begin = (int)n;
-    free(ids);
-    return s;
+    const lq_status s =
+        tok_begin(o->tok, src_config(o->src)->vocab, most, p->begin, &p->n_begin, err);
+    return s == LQ_EUNSUPPORTED ? LQ_OK : s;
 }
 
 /* Ids of a window that are of the text. */

@@ -203,22 +203,19 @@ static void window_lengths(session *e)
 static lq_status find_begin(const session *e, eval_opts *o, lq_err *err)
 {
     const int32_t bos = e->model.m.cfg->bos;
-    int32_t *ids = NULL;
-    size_t n = 0, after = 0;
     if (e->o->ruler == RULER_GPTQ || e->o->bos == OPT_NO) return LQ_OK;
     if (e->o->ruler == RULER_LLAMA_CPP) { /* a base has no tokenizer, and its windows their BOS */
         o->begin[0] = bos;
         o->n_begin = e->n_ids && bos >= 0 && e->ids[0] == bos;
         return LQ_OK;
     }
-    lq_status s = tok_around(e->tok.t, &ids, &n, &after, err);
-    if (!s && n > EVAL_BEGIN)
-        s = lq_fail(err, LQ_EUNSUPPORTED,
-                    "tokenizer: expected at most %d ids before a text, found %zu", EVAL_BEGIN, n);
-    if (!s && n) memcpy(o->begin, ids, n * sizeof *ids);
-    free(ids);
-    o->n_begin = (int)n;
-    if (s || n || e->o->bos != OPT_YES) return s;
+    lq_status s =
+        tok_begin(e->tok.t, e->model.m.cfg->vocab, EVAL_BEGIN, o->begin, &o->n_begin, err);
+    if (s == LQ_EUNSUPPORTED && e->o->bos != OPT_YES) { /* as calibration does */
+        prog_say(LOG_WARN, "windows begin without BOS: %s", err->msg);
+        return LQ_OK;
+    }
+    if (s || o->n_begin || e->o->bos != OPT_YES) return s;
     if (bos < 0) return lq_fail(err, LQ_EVALUE, "--bos: the model has no BOS token");
     o->begin[0] = bos;
     o->n_begin = 1;

@@ -358,3 +358,22 @@ lq_status tok_around(const tok_tokenizer *t, int32_t **ids, size_t *before, size
     *ids = one;
     return s;
 }
+
+lq_status tok_begin(const tok_tokenizer *t, int64_t vocab, int most, int32_t *ids, int *n,
+                    lq_err *err)
+{
+    int32_t *all = NULL, last = 0;
+    size_t before, after;
+    *n = 0;
+    lq_status s = tok_around(t, &all, &before, &after, err);
+    for (size_t i = 0; i < before && !s; i++)
+        if (all[i] > last) last = all[i];
+    if (!s && (before > (size_t)most || last >= vocab))
+        s = lq_fail(err, LQ_EUNSUPPORTED,
+                    "tokenizer: expected at most %d ids below %lld before a text, found %zu up to "
+                    "%d",
+                    most, (long long)vocab, before, last);
+    if (!s && before) memcpy(ids, all, before * sizeof *ids), *n = (int)before;
+    free(all);
+    return s;
+}

@@ -70,6 +70,10 @@ lq_status tok_add_special_pair(const tok_tokenizer *t, const int32_t *a, size_t 
  * *ids is malloc'd. */
 lq_status tok_around(const tok_tokenizer *t, int32_t **ids, size_t *before, size_t *after,
                      lq_err *err);
+/* Those before it, into ids [most], for a model of `vocab` embeddings. LQ_EUNSUPPORTED: there are
+ * more, or one that the model has no embedding for; *n is 0. */
+lq_status tok_begin(const tok_tokenizer *t, int64_t vocab, int most, int32_t *ids, int *n,
+                    lq_err *err);
 
 /* The same without TOK_ADD_SPECIAL, where own[n] says which bytes may spell special tokens: one in
  * the text counts only where own[i] != 0 for each of its bytes, and is ordinary text otherwise. */

@@ -54,6 +54,28 @@ def test_what_is_said_of_the_windows_is_so(llmq, tmp_path):
     assert "--no-bos: the ruler gptq" in llmq(*args, "--ruler", "gptq", "--no-bos", code=2).stderr
 
 
+@pytest.mark.parametrize("first, why", [([5, 6, 7, 8, 9], "found 5 up to 9"), ([4096], "found 1 up to 4096")], ids=["too many", "no embedding"])
+def test_ids_that_no_window_can_begin_with_are_left_out_unless_asked_for(llmq, tmp_path, first, why):
+    """As calibration leaves them out."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "models/novels-1m", model)
+    path = model / "tokenizer.json"
+    path.chmod(0o644)
+    tok = json.loads(path.read_text())
+    tok["added_tokens"].append({"id": 4096, "content": "<more>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                                "special": True})
+    tok["post_processor"] = {"type": "TemplateProcessing",
+                             "single": [*({"SpecialToken": {"id": str(i), "type_id": 0}} for i in first), {"Sequence": {"id": "A", "type_id": 0}}],
+                             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                             "special_tokens": {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in first}}
+    path.write_text(json.dumps(tok))
+    args = ["eval", model, "--text", TEXT, "--ctx", 64, "--windows", 3]
+    p = llmq(*args)
+    assert why in p.stderr and "begin without BOS" in p.stderr and "come after BOS" not in p.stdout
+    assert llmq.json(*args)["nll"] == llmq.json(*args, "--no-bos")["nll"]
+    assert why in llmq(*args, "--bos", code=3).stderr
+
+
 def test_several_lengths_give_a_row_each(llmq):
     got = run_eval(llmq, "novels-1m --ctx 64,32 --windows 3")
     assert [r["ctx"] for r in got["by_ctx"]] == [64, 32]
