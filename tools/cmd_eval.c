@@ -226,9 +226,6 @@ static lq_status set_ruler(session *e, lq_err *err)
 {
     const bool llama = e->o->ruler == RULER_LLAMA_CPP;
     eval_opts begin = { 0 };
-    if (e->o->bos != OPT_UNSET && e->o->ruler != RULER_OWN)
-        return lq_fail(err, LQ_EUSAGE, "--%sbos: the ruler %s has its own rule",
-                       e->o->bos == OPT_NO ? "no-" : "", rulers[e->o->ruler]);
     lq_status s = find_begin(e, &begin, err);
     if (s) return s;
     for (int64_t i = 0; i < e->n_rows; i++) {
@@ -579,6 +576,9 @@ static lq_status eval_check(const cmd_ctx *c, const void *opts, lq_err *err)
     static const char *const apart[] = { "max-ppl", "max-kl", "max-kl-p99",
                                          "save-kl-divergence-base" };
     if (o->merge) return check_merge(c, err);
+    if (o->bos != OPT_UNSET && o->ruler != RULER_OWN)
+        return lq_fail(err, LQ_EUSAGE, "--%sbos: the ruler %s has its own rule",
+                       o->bos == OPT_NO ? "no-" : "", rulers[o->ruler]);
     if (c->argc > 1) return lq_fail(err, LQ_EUSAGE, "unexpected argument '%.60s'", c->argv[1]);
     if (o->shard && !o->out) return lq_fail(err, LQ_EUSAGE, "--shard needs --out");
     for (size_t i = 0; i < LQ_COUNT(apart) && o->out; i++)
