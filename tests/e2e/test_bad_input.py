@@ -405,8 +405,14 @@ def test_ids_beyond_the_vocabulary_in_a_config_do_no_harm(llmq, tmp_path):
     config.update(bos_token_id=2**31 - 1, eos_token_id=[99999, 2**31 - 1])
     (model / "config.json").write_text(json.dumps(config))
     llmq("run", model, "-p", "Hello", "-n", "3", "--ignore-eos")
-    line = refused(llmq, tmp_path, "eval", model, "--text", TEXT, "--windows", "1", "--ctx", "8", "--bos")
-    assert "BOS: expected an id below" in line
+    score = ["eval", model, "--text", TEXT, "--windows", "1", "--ctx", "8"]
+    assert llmq.json(*score)["bos"], "the tokenizer has one of its own"
+    path = model / "tokenizer.json"
+    tok = json.loads(path.read_text())
+    path.chmod(0o644)
+    path.write_text(json.dumps({**tok, "post_processor": None}))
+    assert not llmq.json(*score)["bos"]
+    assert "BOS: expected an id below" in refused(llmq, tmp_path, *score, "--bos")
 
 
 # ---- .llmq ----

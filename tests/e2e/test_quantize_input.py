@@ -169,7 +169,7 @@ def test_calibration_data_that_cannot_be_used_is_refused(llmq, tmp_path, why, na
 def test_text_that_is_no_text_is_refused(llmq, draft, tmp_path):
     for data, text in ((b"ab\xff\xfecd", "expected UTF-8 text, found byte 0xff at 2"),
                        (b"abc\0de", "expected UTF-8 text, found byte 0x00 at 3"),
-                       (b"Too short.", "expected at least 512 tokens for one window, found ")):
+                       (b"Too short.", "expected at least 511 tokens for one window, found ")):
         (tmp_path / "t.txt").write_bytes(data)
         line = refused(llmq, tmp_path, "quantize", draft, "-o", tmp_path / "q", "-m", "gptq", "--calib",
                        tmp_path / "t.txt")
