@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/hash.h"
 
+/* Ids that a tokenizer puts before a text at most; with more windows begin without. */
 enum { CAL_BEGIN = 4 };
 
 /* What one file gave. */

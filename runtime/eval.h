@@ -13,7 +13,7 @@
 #include "runtime/forward/forward.h"
 #include "runtime/kl_base.h"
 
-enum { EVAL_BEGIN = 4 };
+enum { EVAL_BEGIN = 4 }; /* ids before a text, at most */
 
 typedef struct {
     int64_t ctx;               /* positions of a window, >= 2 */
