@@ -75,8 +75,8 @@ static inline const float *wide_weights(float *w, const mm_task *t, int64_t tile
 
 typedef float wide_sums[WIDE_PANEL][TILE_N]; /* of a tile */
 
-/* WIDE_ROWS rows of WIDE_TILES tiles: sums += x w over n places, a multiple of 4. `first` is the
- * first row's in the first tile. */
+/* WIDE_ROWS rows of WIDE_TILES tiles: sums += x w over n places. `first` is the first row's in the first
+ * tile. A place at a time: in a loop over several compilers load ahead, and keep a sum in memory for want of a register. */
 V16 void wide_block(float (*first)[TILE_N], const float *const *x, const float *const *w, int64_t n)
 {
     vf acc[WIDE_ROWS][WIDE_TILES];
@@ -86,20 +86,17 @@ V16 void wide_block(float (*first)[TILE_N], const float *const *x, const float *
         for (int i = 0; i < WIDE_TILES; i++)
             acc[r][i] = vf_load(first[i * WIDE_PANEL + r]);
     }
-    for (int64_t p = 0; p < n; p += 4) {
+    for (int64_t p = 0; p < n; p++) {
+        vf v[WIDE_TILES];
         UNROLL
-        for (int j = 0; j < 4; j++) {
-            vf v[WIDE_TILES];
+        for (int i = 0; i < WIDE_TILES; i++)
+            v[i] = vf_load(w[i] + p * TILE_N);
+        UNROLL
+        for (int r = 0; r < WIDE_ROWS; r++) {
+            const vf xv = vf_set1(x[r][p]);
             UNROLL
             for (int i = 0; i < WIDE_TILES; i++)
-                v[i] = vf_load(w[i] + (p + j) * TILE_N);
-            UNROLL
-            for (int r = 0; r < WIDE_ROWS; r++) {
-                const vf xv = vf_set1(x[r][p + j]);
-                UNROLL
-                for (int i = 0; i < WIDE_TILES; i++)
-                    acc[r][i] = vf_fma(xv, v[i], acc[r][i]);
-            }
+                acc[r][i] = vf_fma(xv, v[i], acc[r][i]);
         }
     }
     UNROLL
