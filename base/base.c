@@ -135,7 +135,7 @@ lq_status lq_arena_init(lq_arena *a, size_t fixed_bytes, lq_err *err)
     return LQ_OK;
 }
 
-void *lq_push(lq_arena *a, size_t bytes)
+static void *push(lq_arena *a, size_t bytes, bool zeroed)
 {
     if (bytes > SIZE_MAX / 2) return NULL;
     size_t n = lq_round_up(bytes ? bytes : 1, ALIGN);
@@ -148,12 +148,15 @@ void *lq_push(lq_arena *a, size_t bytes)
     }
     lq_chunk *c = a->head;
     uint8_t *p = c->base + c->used;
-    if (c->clean > c->used) memset(p, 0, c->clean - c->used < n ? c->clean - c->used : n);
+    if (zeroed && c->clean > c->used) memset(p, 0, c->clean - c->used < n ? c->clean - c->used : n);
     c->used += n;
     a->used += n;
     if (c->clean < c->used) c->clean = c->used;
     return p;
 }
+
+void *lq_push(lq_arena *a, size_t bytes) { return push(a, bytes, true); }
+void *lq_push_raw(lq_arena *a, size_t bytes) { return push(a, bytes, false); }
 
 char *lq_push_str(lq_arena *a, const char *s, size_t len)
 {

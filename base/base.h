@@ -107,7 +107,8 @@ typedef struct {
 } lq_arena;
 
 lq_status lq_arena_init(lq_arena *a, size_t fixed_bytes, lq_err *err);
-void *lq_push(lq_arena *a, size_t bytes); /* NULL: out of memory or a fixed arena is full */
+void *lq_push(lq_arena *a, size_t bytes);     /* NULL: out of memory or a fixed arena is full */
+void *lq_push_raw(lq_arena *a, size_t bytes); /* the same, not zeroed */
 char *lq_push_str(lq_arena *a, const char *s, size_t len); /* NUL-terminated copy */
 size_t lq_arena_mark(const lq_arena *a);
 void lq_arena_reset(lq_arena *a,

@@ -461,11 +461,16 @@ static void less_item(void *ctx, int64_t item, int thread)
     const int64_t from = item * LESS_ROWS, W = j->width,
                   to = from + LESS_ROWS < j->rows ? from + LESS_ROWS : j->rows;
     (void)thread;
-    for (int64_t i = from * W; i < to * W; i++)
+    for (int64_t t = from; t < to; t++) {
+        float *restrict row = j->to + t * W;
+        const float *x0 = j->x0 + t * W, *x = j->x + t * W;
         if (j->scale != 0)
-            j->to[i] += (j->x0[i] - j->x[i]) / j->scale;
+            for (int64_t k = 0; k < W; k++)
+                row[k] += (x0[k] - x[k]) / j->scale;
         else
-            j->to[i] = (j->by ? j->x0[i] / j->by[i % W] : j->x0[i]) - j->x[i];
+            for (int64_t k = 0; k < W; k++)
+                row[k] = (j->by ? x0[k] / j->by[k] : x0[k]) - x[k];
+    }
 }
 
 /* A layer's stage. */

@@ -75,14 +75,20 @@ typedef struct {
 
 static void add_columns(const work *w, int64_t k0, int64_t k1)
 {
-    for (int64_t t = 0; t < w->T; t++)
+    double *restrict abs = w->s->sum_abs, *restrict sq = w->s->sum_sq;
+    int64_t *restrict reached = w->s->reached;
+    float *restrict most = w->s->max_abs;
+    const float limit = w->s->limit;
+    for (int64_t t = 0; t < w->T; t++) {
+        const float *restrict x = w->x + t * w->ldx;
         for (int64_t k = k0; k < k1; k++) {
-            float a = fabsf(w->x[t * w->ldx + k]);
-            w->s->sum_abs[k] += (double)a;
-            w->s->sum_sq[k] += (double)a * (double)a;
-            w->s->reached[k] += a >= w->s->limit;
-            if (a > w->s->max_abs[k] || isnan(a)) w->s->max_abs[k] = a; /* a NaN stays */
+            const float a = fabsf(x[k]);
+            abs[k] += (double)a;
+            sq[k] += (double)a * (double)a;
+            reached[k] += a >= limit;
+            most[k] = a <= most[k] || isnan(most[k]) ? most[k] : a; /* a NaN stays */
         }
+    }
 }
 
 /* ---- tiles of H's lower triangle, then of M ---- */

@@ -75,16 +75,17 @@ static inline const float *wide_weights(float *w, const mm_task *t, int64_t tile
 
 typedef float wide_sums[WIDE_PANEL][TILE_N]; /* of a tile */
 
-/* WIDE_ROWS rows of WIDE_TILES tiles: sums += x w over n places. `first` is the first row's in the first
- * tile. A place at a time: in a loop over several compilers load ahead, and keep a sum in memory for want of a register. */
-V16 void wide_block(float (*first)[TILE_N], const float *const *x, const float *const *w, int64_t n)
+/* WIDE_ROWS rows of WIDE_TILES tiles: sums += x w over n places, or = where they begin. `first` is the first row's in
+ * the first tile. A place at a time: in a loop over several compilers load ahead, and keep a sum in memory for want of a register. */
+V16 void wide_block(float (*first)[TILE_N], const float *const *x, const float *const *w, int64_t n,
+                    bool begins)
 {
     vf acc[WIDE_ROWS][WIDE_TILES];
     UNROLL
     for (int r = 0; r < WIDE_ROWS; r++) {
         UNROLL
         for (int i = 0; i < WIDE_TILES; i++)
-            acc[r][i] = vf_load(first[i * WIDE_PANEL + r]);
+            acc[r][i] = begins ? vf_set1(0) : vf_load(first[i * WIDE_PANEL + r]);
     }
     for (int64_t p = 0; p < n; p++) {
         vf v[WIDE_TILES];
@@ -112,7 +113,6 @@ static inline void wide_panel(const mm_task *t, int64_t m0, int64_t m1, int64_t 
 {
     wide_sums sums[WIDE_CHUNK];
     float unpacked[WIDE_TILES][WIDE_K * TILE_N];
-    memset(sums, 0, sizeof sums);
     for (int64_t p = 0; p < t->s.Kp; p += WIDE_K) {
         const int64_t end = t->s.Kp - p < WIDE_K ? t->s.Kp : p + WIDE_K;
         for (int64_t tile = t0; tile < t1; tile += WIDE_TILES) {
@@ -122,7 +122,7 @@ static inline void wide_panel(const mm_task *t, int64_t m0, int64_t m1, int64_t 
             for (int64_t m = m0; m < m1; m += WIDE_ROWS) {
                 for (int r = 0; r < WIDE_ROWS; r++)
                     x[r] = t->x.f + (m + r < m1 ? m + r : m1 - 1) * t->x.ldf + p;
-                wide_block(&sums[tile - t0][m - m0], x, w, end - p);
+                wide_block(&sums[tile - t0][m - m0], x, w, end - p, p == 0);
             }
         }
     }

@@ -126,7 +126,7 @@ static bool cut_rows(fwd_ctx *f)
     f->rows.all = f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
     if (o->lora_rank) f->rows.lora = &f->lora;
     return f->logits && f->rows.x && f->all_hidden &&
-           fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
+           fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, true, &f->arena);
 }
 
 static lq_status open_cpu(fwd_ctx *f, lq_err *err)

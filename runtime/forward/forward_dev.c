@@ -99,7 +99,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     bool ok = lora && f->run_of && f->head_rows && f->chunks && f->chunk_of && f->table_at &&
               f->words && f->key_row_of && f->stage &&
               (f->first ? true
-               : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
+               : layers ? fwd_rows_push(&f->host, c, o->max_rows, true, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
     for (int k = 0; k < f->n_kinds && ok; k++)
         ok = open_plans(f, &f->kind[k]);

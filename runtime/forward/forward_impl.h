@@ -274,8 +274,8 @@ typedef void *fwd_take(void *from, size_t bytes);
 size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which);
 bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which, fwd_take *take,
                   void *from);
-/* All out of an arena, and the slopes filled. */
-bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
+/* All out of an arena, and the slopes filled. Steps need no zeros: they are for those whose pages are fresh anyway. */
+bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, bool zeroed, lq_arena *a);
 size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
 void fwd_slopes(const arch_config *c, float *slopes);
 int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
@@ -308,6 +308,8 @@ int64_t fwd_mix_channels(const arch_config *c);
 
 /* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len);
+/* The same of s at the positions of `like`, which has been placed: as many rows, of as long a sequence. */
+void fwd_place_like(fwd_rows *r, const attn_seq *s, const attn_seq *like, int block_size);
 /* The CPU's begin, with r->h and r->e as scratch. */
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids);
 /* fn for each chunk of up to FWD_ROWS rows of all R. */

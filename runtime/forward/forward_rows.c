@@ -289,11 +289,12 @@ void fwd_slopes(const arch_config *c, float *slopes)
     if (c->w.alibi_twice) k_scale(slopes, 2, c->heads);
 }
 
-static void *take_arena(void *from, size_t bytes) { return lq_push(from, bytes); }
+static void *take_zeroed(void *from, size_t bytes) { return lq_push(from, bytes); }
+static void *take_raw(void *from, size_t bytes) { return lq_push_raw(from, bytes); }
 
-bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
+bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, bool zeroed, lq_arena *a)
 {
-    bool ok = fwd_rows_cut(r, c, R, FWD_ALL, take_arena, a);
+    bool ok = fwd_rows_cut(r, c, R, FWD_ALL, zeroed ? take_zeroed : take_raw, a);
     if (ok && fwd_slopes_bytes(c)) fwd_slopes(c, r->slopes);
     return ok;
 }
@@ -339,7 +340,7 @@ static void place_growth(fwd_rows *r, const attn_seq *s)
     }
 }
 
-void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
+static void place_rows(fwd_rows *r, const attn_seq *s, int block_size)
 {
     for (int64_t i = 0; i < s->n_rows; i++) {
         int64_t pos = s->pos0 + i;
@@ -348,9 +349,26 @@ void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
     }
     if (r->c->types) memset(r->row_type + s->row0, 0, (size_t)s->n_rows * sizeof *r->row_type);
+    place_growth(r, s);
+}
+
+void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
+{
+    place_rows(r, s, block_size);
     place_angles(r, ROPE_MAIN, s, seq_len);
     place_angles(r, ROPE_LOCAL, s, seq_len);
-    place_growth(r, s);
+}
+
+void fwd_place_like(fwd_rows *r, const attn_seq *s, const attn_seq *like, int block_size)
+{
+    place_rows(r, s, block_size);
+    for (int which = 0; which < 2; which++) {
+        const int64_t half = fwd_angles(r->whole, which), to = s->row0 * half,
+                      from = like->row0 * half;
+        const size_t bytes = (size_t)(s->n_rows * half) * sizeof(float);
+        memcpy(r->cos[which] + to, r->cos[which] + from, bytes);
+        memcpy(r->sin[which] + to, r->sin[which] + from, bytes);
+    }
 }
 
 /* ---- what of a step is drawn from ---- */

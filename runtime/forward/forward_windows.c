@@ -149,7 +149,7 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
     fwd_seq_state *states = lq_push(scratch, (size_t)n * sizeof *states);
     float *state = lq_push(scratch, (size_t)state_floats(c) * sizeof *state);
     if (!w->kv.k || !table || !seqs || !w->groups || !states || !state ||
-        !fwd_rows_push(&w->rows, c, T, scratch)) {
+        !fwd_rows_push(&w->rows, c, T, false, scratch)) {
         lq_arena_reset(scratch, mark);
         return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
     }
@@ -165,7 +165,10 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
         seqs[i] = (attn_seq){ .row0 = i * len, .n_rows = len, .table = table };
         w->groups[i] = (fwd_group){ seqs[i].row0, len, &seqs[i], 1 };
         states[i] = (fwd_seq_state){ seqs[i].row0, len, { .state = state } };
-        fwd_place(&w->rows, &seqs[i], WINDOW_BLOCK, len);
+        if (i > 0)
+            fwd_place_like(&w->rows, &seqs[i], &seqs[0], WINDOW_BLOCK);
+        else
+            fwd_place(&w->rows, &seqs[i], WINDOW_BLOCK, len);
     }
     return LQ_OK;
 }
@@ -231,6 +234,26 @@ static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
     return from[at];
 }
 
+/* Rows of K floats to others. */
+typedef struct {
+    float *to;
+    int64_t ld_to;
+    const float *from;
+    int64_t ld_from, n, K;
+} rows_move;
+
+enum { MOVED = 64 };
+
+static void move_item(void *ctx, int64_t item, int thread)
+{
+    const rows_move *m = ctx;
+    (void)thread;
+    for (int64_t t = item * MOVED; t < m->n && t < (item + 1) * MOVED; t++)
+        memcpy(m->to + t * m->ld_to, m->from + t * m->ld_from, (size_t)m->K * sizeof *m->to);
+}
+
+static void move_rows(rows_move m, pool *p) { pool_run(p, lq_ceil_div(m.n, MOVED), move_item, &m); }
+
 lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point from,
                        fwd_point at, float *x, float *u, int64_t n_windows, int64_t window_len,
                        mm_acts acts, fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
@@ -243,21 +266,19 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     const int64_t T = w.rows.R;
     w.rows.offload = offload;
+    pool_enter(p);
     if (from == FWD_AT_O || from == FWD_AT_DOWN) {
         const int64_t K = fwd_point_width(w.rows.c, from);
         float *in = rows_at(&w.rows, from, &ld);
-        for (int64_t t = 0; t < T; t++)
-            memcpy(in + t * ld, u + t * K, (size_t)K * sizeof *u);
+        move_rows((rows_move){ in, ld, u, K, T, K }, p);
     }
-    pool_enter(p);
     fwd_run_to(&w.rows, l, layer, from, at, &w.kv, w.groups, n_windows);
-    pool_leave(p);
     if (at < FWD_AT_END) {
         const int64_t K = fwd_point_width(w.rows.c, at);
         const float *out = rows_at(&w.rows, at, &ld);
-        for (int64_t t = 0; t < T; t++)
-            memcpy(u + t * K, out + t * ld, (size_t)K * sizeof *u);
+        move_rows((rows_move){ u, K, out, ld, T, K }, p);
     }
+    pool_leave(p);
     lq_arena_reset(scratch, mark);
     return offload ? fwd_offload_check(offload, err) : LQ_OK;
 }
@@ -291,7 +312,7 @@ lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts
     if (T == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
     fwd_rows r = { .ops = &fwd_cpu, .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
-    if (!fwd_rows_push(&r, m->cfg, T, scratch)) {
+    if (!fwd_rows_push(&r, m->cfg, T, false, scratch)) {
         lq_arena_reset(scratch, mark);
         return lq_fail(err, LQ_ENOMEM, "no scratch for the logits of %lld rows", (long long)T);
     }
