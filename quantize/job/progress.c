@@ -10,6 +10,7 @@
 #include "calib/forward_pass.h"
 #include "calib/gemm.h"
 #include "calib/self_text.h"
+#include "quantize/methods/awq.h"
 
 const char *const progress_phases[PROGRESS_N] = {
     [PROGRESS_CURVATURE] = "curvature", [PROGRESS_STATISTICS] = "statistics",
@@ -23,7 +24,6 @@ const char *const progress_phases[PROGRESS_N] = {
 static const double products = 50e9, forward = 30e9 /* multiply-adds/s of the calibration pass */,
                     gradient = 50e9 /* ... of training */, solving = 4e9 /* N K^2/s of rounding */,
                     curving = 1.75e9 /* ... with the curvature of outputs */,
-                    folding = 6e9 /* ... of choosing scales of inputs */,
                     rounding = 6e6 /* weights/s besides */,
                     descent = 1.6e6 /* ... with the curvature */,
                     stepping = 150e6 /* codes/s of a step */,
@@ -111,7 +111,9 @@ static void add_rounding(qz_progress *m, const progress_work *w, const plan_entr
     const bool curved = w->curved && w->curvature_tokens > 0 && grad_linear_of(e->role) < GRAD_SUMS;
     *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
         curved ? n * (double)e->K / curving + n / descent : n * (double)e->K / solving;
-    if (w->folds) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;
+    if (w->folds) /* and what plain rounding loses before */
+        *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
+            ((double)e->count * awq_search_cost(e->N, e->K) + n * (double)e->K / 2) / products;
 }
 
 /* The original beside it, what both are compared by, and the glance before where scales are chosen. */

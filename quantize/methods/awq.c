@@ -24,14 +24,21 @@ typedef struct {
     lq_err *err;
 } search;
 
-static int64_t rows_searched(int64_t N) { return N < AWQ_SEARCH_ROWS ? N : AWQ_SEARCH_ROWS; }
+/* Of N rows of K weights. */
+static int64_t rows_searched(int64_t N, int64_t K)
+{
+    int64_t most =
+        K < AWQ_SEARCH_WEIGHTS / AWQ_SEARCH_LEAST ? AWQ_SEARCH_WEIGHTS / K : AWQ_SEARCH_LEAST;
+    if (most > AWQ_SEARCH_ROWS) most = AWQ_SEARCH_ROWS;
+    return N < most ? N : most;
+}
 
 static void round_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const search *c = ctx;
     const int64_t K = c->site->K, N = c->site->lin[c->l].N, G = c->site->lin[c->l].group;
-    const float *w = c->site->lin[c->l].W + r * N / rows_searched(N) * K;
+    const float *w = c->site->lin[c->l].W + r * N / rows_searched(N, K) * K;
     grid_spec spec = c->site->lin[c->l].spec;
     spec.search = false;
     float *e = c->d + r * K, M = grid_max_code(spec.bits);
@@ -49,7 +56,7 @@ static double site_loss(search *c, pool *p)
     const awq_site *site = c->site;
     double all = 0;
     for (c->l = 0; c->l < site->n; c->l++) {
-        const int64_t N = site->lin[c->l].N, rows = rows_searched(N);
+        const int64_t N = site->lin[c->l].N, rows = rows_searched(N, site->K);
         const double stand_for = site->lin[c->l].stand_for;
         double sum = 0;
         pool_run(p, rows, round_row, c);
@@ -153,10 +160,16 @@ static lq_status losses_of(double loss[CANDIDATES], search *c, float *trial, con
     return st;
 }
 
+double awq_search_cost(int64_t N, int64_t K)
+{
+    enum { ROUNDING = 250 }; /* of a weight once */
+    return (1 + CANDIDATES) * (double)rows_searched(N, K) * (double)K * ((double)K / 2 + ROUNDING);
+}
+
 /* Bytes that awq_search takes while it runs, N the outputs of the largest linear. */
 static size_t search_bytes(int64_t N, int64_t K)
 {
-    return 2 * (size_t)(rows_searched(N) * K) * sizeof(float);
+    return 2 * (size_t)(rows_searched(N, K) * K) * sizeof(float);
 }
 
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err)
@@ -165,8 +178,10 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
     size_t k = (size_t)K;
     search c = { .site = site, .err = err };
     int64_t rows = 0;
-    for (int l = 0; l < site->n; l++)
-        rows = rows_searched(site->lin[l].N) > rows ? rows_searched(site->lin[l].N) : rows;
+    for (int l = 0; l < site->n; l++) {
+        const int64_t own = rows_searched(site->lin[l].N, K);
+        rows = own > rows ? own : rows;
+    }
     float *m = calloc(4 * k, sizeof *m);
     int32_t *count = calloc(k, sizeof *count);
     c.loss = malloc(AWQ_SEARCH_ROWS * sizeof *c.loss);

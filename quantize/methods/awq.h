@@ -28,7 +28,14 @@
 #include "quantize/methods/grid.h"
 #include "quantize/methods/out.h"
 
-enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 8 };
+/* Rows of a linear that the search looks at, at most: a choice among 41 needs few, and each costs K^2 / 2 for each of
+ * them. */
+enum {
+    AWQ_SEARCH_ROWS = 512,
+    AWQ_SEARCH_WEIGHTS = 1 << 19, /* of all rows, where they are at least: */
+    AWQ_SEARCH_LEAST = 64,
+    AWQ_MAX_LINEARS = 8
+};
 
 /* Linears that read the same input. */
 typedef struct {
@@ -53,6 +60,8 @@ typedef struct {
     double before, after; /* loss on the rows looked at, without and with scaling */
 } awq_report;
 
+/* Multiply-adds of a search over one linear, about. */
+double awq_search_cost(int64_t N, int64_t K);
 /* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM, LQ_EDEVICE, those of comm.h. */
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err);
 
