@@ -188,9 +188,6 @@ void grad_mid(const grad_ctx *g, grad_act act, float *mid, const float *gate, co
 void grad_mid_back(const grad_ctx *g, grad_act act, float *dgate, float *dup, const float *gate,
                    const float *up, int64_t R, int64_t F);
 
-/* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
-void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
-
 /* x [R, a + b + ...], rows of several parts beside each other, to or from those parts [R, a], [R, b], ...: q, k, v of
  * R_QKV in its order; gate, up. */
 void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, int64_t R,
@@ -248,9 +245,9 @@ void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_
 /* C [M,N], rows ldc apart, += op(A) op(B): this rank's rows of `all` of which C has row0 .. row0 + M. */
 void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M,
                    int64_t N, int64_t K, int64_t row0, int64_t all);
-/* The same of x^T x, x [R,M] with rows ldx apart, but for tiles above the diagonal. */
-void grad_add_square(const grad_ctx *g, float *C, int64_t ldc, const float *x, int64_t ldx,
-                     int64_t M, int64_t R, int64_t row0, int64_t all);
+/* G [N, GRAD_BLOCK] += the blocks of dy^T dy, dy [R,N], but for tiles above their diagonals: this rank's rows. NULL:
+ * nothing. */
+void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
 /* One of n things of `rows` rows and `cols` columns, rows ld apart; of every window `across` beside each other. */
 typedef struct {
     float *p;

@@ -71,14 +71,6 @@ void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step,
     if (bias) pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), bias_item, &j);
 }
 
-void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
-{
-    for (int64_t n = 0; n < N && G; n += GRAD_BLOCK) {
-        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
-        grad_add_square(g, G + n * GRAD_BLOCK, GRAD_BLOCK, dy + n, N, size, R, n, N);
-    }
-}
-
 /* ---- several matrices as one ---- */
 /* `unit` parts of a row of x at once: of parts whose rows have `n` numbers the next n / units. */
 typedef struct {

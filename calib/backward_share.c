@@ -225,11 +225,18 @@ void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in 
     gemm_some(C, ldc, A, B, M, N, K, 1, first, end, g->p);
 }
 
-void grad_add_square(const grad_ctx *g, float *C, int64_t ldc, const float *x, int64_t ldx,
-                     int64_t M, int64_t R, int64_t row0, int64_t all)
+void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
 {
-    int64_t first, end;
-    own_tiles(g, &first, &end, gemm_cut(M, M), M, row0, all);
-    gemm_lower(C, ldc, (gemm_in){ x, ldx, true }, (gemm_in){ x, ldx, false }, M, R, 1, first, end,
-               g->p);
+    enum { AT_ONCE = 64 };
+    gemm_square q[AT_ONCE];
+    int n = 0;
+    for (int64_t at = 0; at < N && G; at += GRAD_BLOCK) {
+        const int64_t M = N - at < GRAD_BLOCK ? N - at : GRAD_BLOCK;
+        int64_t first, end;
+        own_tiles(g, &first, &end, gemm_cut(M, M), M, at, N);
+        if (end > first) q[n++] = (gemm_square){ G + at * GRAD_BLOCK, dy + at, M, first, end };
+        if (n < AT_ONCE && at + GRAD_BLOCK < N) continue;
+        gemm_lower(q, n, GRAD_BLOCK, N, R, 1, g->p);
+        n = 0;
+    }
 }

@@ -12,7 +12,6 @@ typedef struct {
     gemm_tiles cut;
     gemm_in A, B;
     float beta;
-    bool lower;
 } work;
 
 static int upto(int64_t tile, int64_t left) { return (int)(left < tile ? left : tile); }
@@ -23,7 +22,6 @@ static void run_tile(void *ctx, int64_t item, int thread)
     const work *w = ctx;
     const int64_t at = w->first + item, side = w->cut.side;
     const int64_t m = at / w->cut.across * side, n = at % w->cut.across * side;
-    if (w->lower && n > m) return;
     cblas_sgemm(CblasRowMajor, w->A.t ? CblasTrans : CblasNoTrans,
                 w->B.t ? CblasTrans : CblasNoTrans, upto(side, w->M - m), upto(side, w->N - n),
                 (int)w->K, 1, w->A.p + (w->A.t ? m : m * w->A.ld), (int)w->A.ld,
@@ -41,17 +39,41 @@ gemm_tiles gemm_cut(int64_t M, int64_t N)
 void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
                float beta, int64_t first, int64_t end, pool *p)
 {
-    work w = { C, ldc, M, N, K, first, gemm_cut(M, N), A, B, beta, false };
+    work w = { C, ldc, M, N, K, first, gemm_cut(M, N), A, B, beta };
     openblas_set_num_threads(1);
     if (end > first) pool_run(p, end - first, run_tile, &w);
 }
 
-void gemm_lower(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t K, float beta,
-                int64_t first, int64_t end, pool *p)
+typedef struct {
+    const gemm_square *q;
+    int n;
+    int64_t ldc, ldx, R;
+    float beta;
+} squares;
+
+/* Items: the tiles of one after those of another. */
+static void run_square(void *ctx, int64_t item, int thread)
 {
-    work w = { C, ldc, M, M, K, first, gemm_cut(M, M), A, B, beta, true };
+    const squares *all = ctx;
+    const gemm_square *q = all->q;
+    for (; item >= q->end - q->first; q++)
+        item -= q->end - q->first;
+    const gemm_in x = { q->x, all->ldx, false }, turned = { q->x, all->ldx, true };
+    work w = { q->C,   all->ldc, q->M,     q->M, all->R, q->first, gemm_cut(q->M, q->M),
+               turned, x,        all->beta };
+    const int64_t at = w.first + item;
+    if (at % w.cut.across <= at / w.cut.across) run_tile(&w, item, thread);
+}
+
+void gemm_lower(const gemm_square *q, int n, int64_t ldc, int64_t ldx, int64_t R, float beta,
+                pool *p)
+{
+    squares all = { q, n, ldc, ldx, R, beta };
+    int64_t items = 0;
+    for (int i = 0; i < n; i++)
+        items += q[i].end - q[i].first;
     openblas_set_num_threads(1);
-    if (end > first) pool_run(p, end - first, run_tile, &w);
+    if (items > 0) pool_run(p, items, run_square, &all);
 }
 
 double gemm_lower_part(int64_t M)

@@ -27,9 +27,15 @@ gemm_tiles gemm_cut(int64_t M, int64_t N);
 /* Tiles first .. end of the product, as gemm_run makes them; the others stay as they are. */
 void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
                float beta, int64_t first, int64_t end, pool *p);
-/* Of a symmetric product [M,M] those of tiles first .. end that are not above the diagonal. */
-void gemm_lower(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t K, float beta,
-                int64_t first, int64_t end, pool *p);
+/* C [M,M] = x^T x + beta C, x [R,M]: of tiles first .. end those that are not above the diagonal. */
+typedef struct {
+    float *C;
+    const float *x;
+    int64_t M, first, end; /* first <= end */
+} gemm_square;
+/* Of n of them, whose rows are ldc and ldx apart, at once. */
+void gemm_lower(const gemm_square *q, int n, int64_t ldc, int64_t ldx, int64_t R, float beta,
+                pool *p);
 double gemm_lower_part(int64_t M); /* of all tiles */
 /* What is above the diagonal of C [M,M], from below it. */
 void gemm_mirror(float *C, int64_t ldc, int64_t M);

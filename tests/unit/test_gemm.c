@@ -72,7 +72,7 @@ TEST(a_symmetric_product_is_made_once_and_mirrored)
         int64_t made = 0, bad = 0;
         fill_row(x, R * M, &seed);
         gemm_run(all, M, a, b, M, M, R, 0, p);
-        gemm_lower(lower, M, a, b, M, R, 1, 0, cut.n, p);
+        gemm_lower(&(gemm_square){ lower, x, M, 0, cut.n }, 1, M, M, R, 1, p);
         for (int64_t m = 0; m < M; m++)
             for (int64_t n = 0; n < M; n++) {
                 const bool above = n / cut.side > m / cut.side;
