@@ -5,12 +5,12 @@
 
 /* What each reaches and takes: docs/methods/auto.md. A step on one window has noisier gradients than one on four: where
  * codes start at the weight, most of them at the edge, it moves the wrong ones. */
-#define QUICKLY .from_loss = true, .rate_scale = 1e-3, .rate_norm = 1e-3
+#define QUICKLY .from_loss = true, .rate_scale = 3e-4, .rate_norm = 3e-4, .rate_code = 5e-3
 
 enum { STILL = 16 };
 static const qz_effort standard_large = { "standard",     .windows = 64,        .curvature = 32,
                                           .steps = STILL, .steps_still = STILL, .batch = 1,
-                                          QUICKLY,        .rate_code = 0.01 };
+                                          QUICKLY };
 
 /* Steps on half as many windows, twice as many of them: from the loss codes then get further than from the weight, which is
  * ahead up to some 200 steps. */
@@ -27,9 +27,9 @@ static const qz_effort best_many = { "best",
                                      .code_steps = 256 };
 
 static const qz_effort efforts[] = {
-    { "fast", .windows = 32, .curvature = 16, .batch = 1, QUICKLY, .rate_code = 0.01 },
-    { "standard", .windows = 64, .curvature = 64, .steps = 66, .steps_still = STILL, .batch = 1,
-      QUICKLY, .rate_code = 0.015, .large = &standard_large },
+    { "fast", .windows = 32, .curvature = 16, .batch = 1, QUICKLY },
+    { "standard", .windows = 64, .curvature = 64, .steps = 48, .steps_still = STILL, .batch = 1,
+      QUICKLY, .large = &standard_large },
     { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3,
       .rate_scale = 5e-4, .rate_norm = 5e-4, .rate_code = 5e-3, .many = &best_many },
 };
