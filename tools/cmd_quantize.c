@@ -118,7 +118,8 @@ static const opt_row calib_rows[] = {
     { "imatrix", 0, OPT_STR, F(imatrix), .arg = "FILE",
       .help = "instead of text an importance matrix of `llmq imatrix` or llama-imatrix" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
-      .help = "windows of text; unasked as --effort says, where there is one" },
+      .help = "windows of text; unasked 48 for models above 2^28 weights, and as --effort says, "
+              "where there is one" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
       .help = "windows that the model generates itself, which tuning learns from too (default: "
               "with --effort best three for each of the others where codes are trained, seven "

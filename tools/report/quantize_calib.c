@@ -96,7 +96,8 @@ int64_t quantize_effort(qz_opts *q, const qz_effort *e, const src_source *src)
     q->effort = matters ? e : NULL;
     q->tune =
         matters && e->steps != QZ_STEPS_BY_SIZE ? e->steps : tune_default_steps(q->method, src);
-    return matters ? e->windows : QUANTIZE_WINDOWS;
+    if (matters) return e->windows;
+    return tune_small(src) ? QUANTIZE_WINDOWS : QUANTIZE_WINDOWS_LARGE;
 }
 
 int64_t quantize_self_windows(const qz_opts *q, const src_source *src, int64_t text)

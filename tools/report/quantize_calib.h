@@ -8,7 +8,8 @@
 #include "tools/cli/opt.h"
 
 /* --calib-samples and --calib-len as they are without. */
-enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };
+/* Windows of text where nothing asks for another number; LARGE: of models that are not tune_small, whose time they are. */
+enum { QUANTIZE_WINDOWS = 128, QUANTIZE_WINDOWS_LARGE = 48, QUANTIZE_LEN = 512 };
 
 /* --calib-len: unasked at most the model's positions. */
 int64_t quantize_len(const cmd_ctx *c, int64_t len, const src_source *src);
@@ -21,7 +22,7 @@ lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts 
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
                             const dataset_opts *o, lq_err *err);
 /* q->effort := that of `name`, where it changes something: the method has it and the model a backward pass.
- * With tuning settled; the windows of text that it asks for, QUANTIZE_WINDOWS where there is none. */
+ * With tuning settled; the windows of text that it asks for, where there is none QUANTIZE_WINDOWS or _LARGE. */
 int64_t quantize_effort(qz_opts *q, const qz_effort *e, const src_source *src);
 /* Windows that src writes itself for tuning, besides `text` of text, unless something else is
  * asked for: as many as the effort says, where auto trains codes. */
