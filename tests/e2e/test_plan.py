@@ -348,16 +348,16 @@ def test_what_ranks_take_is_counted(llmq, model, tmp_path):
 
 
 def test_what_autos_passes_back_take_of_ranks_is_counted(llmq, model, tmp_path):
-    """66 steps of a window and 64 windows of curvature, four at a time, whose states fit: forward and back, outputs and inputs of all products and
+    """48 steps of a window and 64 windows of curvature, four at a time, whose states fit: forward and back, outputs and inputs of all products and
     heads; codes and scales of each step."""
     one, two, three = (x["auto_adds"] for x in plan(llmq, model, "--ranks", "3")["quantize_ranks"])
     config = json.loads((model / "config.json").read_text())
     D, F, q = config["hidden_size"], config["intermediate_size"], config["hidden_size"]
     kv = q * config["num_key_value_heads"] // config["num_attention_heads"]
     outputs, inputs = q + 2 * kv + D + 2 * F + D, 3 * D + q + 2 * D + F
-    tokens = (66 + 64) * 512
+    tokens = (48 + 64) * 512
     assert one["received_bytes"] == 0 and one["efficiency"] == 1
-    assert two["received_bytes"] == 6 * (4 * tokens * (outputs + inputs + 2 * q + 2 * kv) + 66 * LAYER * (1 + 4 / 128)) // 2
+    assert two["received_bytes"] == 6 * (4 * tokens * (outputs + inputs + 2 * q + 2 * kv) + 48 * LAYER * (1 + 4 / 128)) // 2
     assert 1 > two["efficiency"] > 0.9 > three["efficiency"]
     assert one["multiply_adds"] > two["multiply_adds"] > three["multiply_adds"]
     assert "auto_adds" not in plan(llmq, ROOT / "tests/golden/arch/recurrent-gemma", "--ranks", "2")["quantize_ranks"][1]
