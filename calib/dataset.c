@@ -171,7 +171,7 @@ static lq_status read_text(cal_stream *s, const char *text, size_t bytes, const 
 /* What the tokenizer puts before a text, as far as the model has an embedding for it. */
 static lq_status find_begin(cal_part *p, const dataset_opts *o, lq_err *err)
 {
-    const int most = o->len > CAL_BEGIN ? CAL_BEGIN : (int)o->len - 1;
+    const int most = o->len > TOK_BEGIN ? TOK_BEGIN : (int)o->len - 1;
     if (!o->tok) return LQ_OK;
     const lq_status s =
         tok_begin(o->tok, src_config(o->src)->vocab, most, p->begin, &p->n_begin, err);

@@ -7,9 +7,7 @@
 
 #include "base/base.h"
 #include "base/hash.h"
-
-/* Ids that a tokenizer puts before a text at most; with more windows begin without. */
-enum { CAL_BEGIN = 4 };
+#include "runtime/tokenizer/tok.h"
 
 /* What one file gave. */
 typedef struct {
@@ -18,7 +16,7 @@ typedef struct {
     double weight;
     int64_t windows, available; /* taken; whole windows in the file */
     lq_hash hash;               /* of its bytes */
-    int32_t begin[CAL_BEGIN];   /* [n_begin] what each window begins with: the tokenizer's BOS */
+    int32_t begin[TOK_BEGIN];   /* [n_begin] what each window begins with: the tokenizer's BOS */
     int n_begin;
 } cal_part;
 

@@ -12,19 +12,18 @@
 #include "runtime/eval_score.h"
 #include "runtime/forward/forward.h"
 #include "runtime/kl_base.h"
-
-enum { EVAL_BEGIN = 4 }; /* ids before a text, at most */
+#include "runtime/tokenizer/tok.h"
 
 typedef struct {
-    int64_t ctx;               /* positions of a window, >= 2 */
-    int64_t first;             /* first scored position of a window, 1..ctx-1; 0: 1 */
-    int64_t max_windows;       /* 0: all */
-    int64_t shard, n_shards;   /* of these the share `shard` (from 0) of so many; 0: all */
-    int32_t begin[EVAL_BEGIN]; /* [n_begin] what each window begins with (BOS): */
-    int n_begin;               /* below ctx */
-    bool begin_replaces;       /* in place of the window's first ids; else before ctx - n_begin */
-    const lora_adapter *lora;  /* an adapter to the model, not to the reference; NULL: none */
-    mm_acts acts;              /* of the model; the reference always runs with f32 */
+    int64_t ctx;              /* positions of a window, >= 2 */
+    int64_t first;            /* first scored position of a window, 1..ctx-1; 0: 1 */
+    int64_t max_windows;      /* 0: all */
+    int64_t shard, n_shards;  /* of these the share `shard` (from 0) of so many; 0: all */
+    int32_t begin[TOK_BEGIN]; /* [n_begin] what each window begins with (BOS): */
+    int n_begin;              /* below ctx */
+    bool begin_replaces;      /* in place of the window's first ids; else before ctx - n_begin */
+    const lora_adapter *lora; /* an adapter to the model, not to the reference; NULL: none */
+    mm_acts acts;             /* of the model; the reference always runs with f32 */
     kv_types kv;
     bool between; /* percentiles are between two values (eval_percentile) */
     const kl_base

@@ -209,8 +209,7 @@ static lq_status find_begin(const session *e, eval_opts *o, lq_err *err)
         o->n_begin = e->n_ids && bos >= 0 && e->ids[0] == bos;
         return LQ_OK;
     }
-    lq_status s =
-        tok_begin(e->tok.t, e->model.m.cfg->vocab, EVAL_BEGIN, o->begin, &o->n_begin, err);
+    lq_status s = tok_begin(e->tok.t, e->model.m.cfg->vocab, TOK_BEGIN, o->begin, &o->n_begin, err);
     if (s == LQ_EUNSUPPORTED && e->o->bos != OPT_YES) { /* as calibration does */
         prog_say(LOG_WARN, "windows begin without BOS: %s", err->msg);
         return LQ_OK;

@@ -66,6 +66,8 @@ lq_status tok_add_special_pair(const tok_tokenizer *t, const int32_t *a, size_t 
                                const int32_t *b, size_t n_b, int32_t **out, size_t *n_out,
                                size_t *n_first, lq_err *err);
 
+/* Ids before a text that windows of calibration and of evaluation have room for; with more they begin without. */
+enum { TOK_BEGIN = 4 };
 /* The ids that TOK_ADD_SPECIAL puts around a text: *before of them first (BOS), then *after (EOS);
  * *ids is malloc'd. */
 lq_status tok_around(const tok_tokenizer *t, int32_t **ids, size_t *before, size_t *after,

@@ -15,7 +15,9 @@ model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 ids = tok(open(text, encoding="utf-8").read())["input_ids"]
 rows = [ids[i:i + CTX] for i in range(0, len(ids) - CTX, CTX)]
 rows = rows[::max(1, len(rows) // int(samples))][:int(samples)]
-begin = tok("")["input_ids"]  # BOS where the tokenizer has one: so these programs take texts, and so llmq does
+# BOS where the tokenizer has one: so these programs take texts, and so llmq does
+word, around = tok("a", add_special_tokens=False)["input_ids"], tok("a")["input_ids"]
+begin = around[:next(i for i in range(len(around)) if around[i:i + len(word)] == word)]
 rows = [begin + r[len(begin):] for r in rows]
 
 if kind == "auto-round":
