@@ -21,7 +21,7 @@ const char *const progress_phases[PROGRESS_N] = {
 
 /* Usual speeds, in seconds of two processors with AVX2 whose products make `products` multiply-adds a second
  * (quantize/job/probe.h), measured with the demo checkpoints. */
-static const double products = 50e9, forward = 30e9 /* multiply-adds/s of the calibration pass */,
+static const double products = 50e9, forward = 38e9 /* multiply-adds/s of the calibration pass */,
                     gradient = 50e9 /* ... of training */, solving = 4e9 /* N K^2/s of rounding */,
                     curving = 1.75e9 /* ... with the curvature of outputs */,
                     rounding = 6e6 /* weights/s besides */,
