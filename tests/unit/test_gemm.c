@@ -66,18 +66,22 @@ TEST(a_symmetric_product_is_made_once_and_mirrored)
         const int64_t M = shapes[i].M, R = 50;
         const gemm_tiles cut = gemm_cut(M, M);
         uint64_t seed = i;
-        float *x = calloc((size_t)(R * M + 2 * M * M), sizeof *x), *all = x + R * M;
-        float *lower = all + M * M;
+        float *x = calloc((size_t)(R * M + 3 * M * M), sizeof *x), *all = x + R * M;
+        float *lower = all + M * M, *rest = lower + M * M;
         const gemm_in a = { x, M, true }, b = { x, M, false };
         int64_t made = 0, bad = 0;
         fill_row(x, R * M, &seed);
         gemm_run(all, M, a, b, M, M, R, 0, p);
-        gemm_lower(&(gemm_square){ lower, x, M, 0, cut.n }, 1, M, M, R, 1, p);
+        /* and of another, which has no tile of the first half */
+        const gemm_square both[] = { { lower, x, M, 0, cut.n }, { rest, x, M, cut.n / 2, cut.n } };
+        gemm_lower(both, 2, M, M, R, 1, p);
         for (int64_t m = 0; m < M; m++)
             for (int64_t n = 0; n < M; n++) {
                 const bool above = n / cut.side > m / cut.side;
                 made += !above && m % cut.side == 0 && n % cut.side == 0;
                 bad += lower[m * M + n] != (above ? 0 : all[m * M + n]);
+                const bool ours = m / cut.side * cut.across + n / cut.side >= cut.n / 2;
+                bad += rest[m * M + n] != (ours ? lower[m * M + n] : 0);
             }
         CHECK(!bad, "%s: %lld values", shapes[i].why, (long long)bad);
         CHECK(fabs(gemm_lower_part(M) - (double)made / (double)cut.n) < 1e-12, "%s: %g",
