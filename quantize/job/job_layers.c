@@ -138,7 +138,7 @@ static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_
     }
     s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && stages && qz_matches(r->j->o)) {
-        s = model_load_layer(&own, cal_model(r->cal), layer, &a, r->p, err);
+        own = l; /* what is rounded takes a place of its own */
         by = &original;
     }
     if (!s && !stages && !last) s = cal_follow(r->cal, layer, &l, r->job, err);

@@ -353,8 +353,7 @@ static size_t layers_peak(const memory_work *w, choice ch)
         size_t all_h = 0;
         if (matched(w, i) && looks(w)) h_of_layer(&all_h, &expert, w, i, false);
         const size_t folding = all_h ? all_h + p.stored + p.fold + p.unit : 0;
-        const size_t packed = p.packed * (matched(w, i) ? 2 : 1);
-        peak = larger(peak, packed + larger(folding, h + both) + sent_bytes(w, i));
+        peak = larger(peak, p.packed + larger(folding, h + both) + sent_bytes(w, i));
     }
     return peak + curvature_bytes(w) + run_bytes(w, w->ranks, w->windows, w->len, ch.spill) +
            stage_bytes(w, ch.spill) + point_bytes(w) + statistics_bytes(w);

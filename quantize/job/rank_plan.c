@@ -216,7 +216,7 @@ static void add_layer(counting *k, int64_t layer)
     const double factors = 4 * l.shared + (one_by_one ? 8 : 4) * l.widest * l.widest;
     const double held = (2 * stored + made) * weights + 4 * l.once + 4 * l.h_once +
                         4 * mine * l.h_expert + factors + text_memory(k, &l) +
-                        (matched ? match_memory(k) + stored * weights : 0);
+                        (matched ? match_memory(k) : 0);
     p->memory = larger(p->memory, held);
 }
 
