@@ -25,14 +25,14 @@ struct cal_pass {
     cal_share share;  /* of which slices are ours: what is a chunk below is one of them */
     cal_found *found; /* where there are several ranks, and layers are looked at */
     float *all;       /* likewise a whole chunk's rows between stages */
-    bool want_h, all_experts, sums;
+    bool want_h, all_experts, sums, staged;
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
     float *(*weight)[CAL_N_SHARED];
     store state; /* fwd_state: of a chunk [T, hidden], then the rest */
     store inner; /* what is read at FWD_AT_O, until the state has joined it; width 0: none */
-    store own;   /* the original's states; width 0: none */
+    store own;   /* the original's; width 0: none */
     float *u;    /* of a chunk: what is read at a point; NULL: layers have none */
     /* likewise the original's, their difference, and what it makes of outputs */
     float *u0, *du, *d;
@@ -121,8 +121,8 @@ int64_t cal_stage_width(const arch_config *c)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++) {
-            const int64_t width = fwd_has_points(c, i) ? fwd_point_width(arch_at(c, i), at) : 0;
+        for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END && fwd_has_points(c, i); at++) {
+            const int64_t width = fwd_has_point(c, i, at) ? fwd_point_width(c, i, at) : 0;
             most = width > most ? width : most;
         }
     return most;
@@ -132,7 +132,8 @@ int64_t cal_kept_width(const arch_config *c)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        const int64_t width = fwd_has_points(c, i) ? fwd_point_width(arch_at(c, i), FWD_AT_O) : 0;
+        const bool has = fwd_has_points(c, i) && fwd_has_point(c, i, FWD_AT_O);
+        const int64_t width = has ? fwd_point_width(c, i, FWD_AT_O) : 0;
         most = width > most ? width : most;
     }
     return most;
@@ -154,7 +155,7 @@ static lq_status open_stages(cal_pass *r, const cal_opts *o, lq_err *err)
                  hidden = (size_t)c->hidden, f = sizeof(float),
                  all = o->ranks ? (size_t)(r->share.per_chunk * r->len) : 0;
     lq_status s = open_store(&r->inner, r, cal_kept_width(c), o->spill_dir, err);
-    if (!s && o->match) s = open_store(&r->own, r, c->hidden, o->spill_dir, err);
+    if (!s && o->match) s = open_store(&r->own, r, fwd_state(c), o->spill_dir, err);
     if (s) return s;
     r->u = malloc(rows * width * f);
     r->all = all ? malloc(all * width * f) : NULL;
@@ -183,6 +184,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
     r->sums = o->sums;
+    r->staged = o->staged;
     r->weight = o->weight;
     r->on = o->on;
     r->share = share_of(o->ranks, r->n, r->len, cal_chunk(r->n, r->len) / r->len);
@@ -192,8 +194,11 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     if (!s && o->on) s = fwd_offload_open(&r->offload, o->on, p, err);
     if (s) goto done;
     bool stages = false, looks = false;
-    for (int64_t i = 0; i < r->m.cfg->layers; i++)
-        *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
+    for (int64_t i = 0; i < r->m.cfg->layers; i++) {
+        const bool staged = o->staged && fwd_has_points(r->m.cfg, i);
+        stages |= staged;
+        looks |= !staged || !fwd_points_to_end(r->m.cfg, i);
+    }
     looks |= o->looks;
     s = open_store(&r->state, r, fwd_state(r->m.cfg), o->spill_dir, err);
     if (!s && stages) s = open_stages(r, o, err);
@@ -306,16 +311,28 @@ static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, loo
     return s;
 }
 
-/* Empty statistics of what the layer has. */
+/* Has a stage looked at the site? */
+static bool looked_at(const cal_pass *r, int64_t layer, cal_site site)
+{
+    const arch_config *c = r->m.cfg;
+    if (!r->staged || !fwd_has_points(c, layer)) return false;
+    for (fwd_point at = fwd_first_point(c, layer); at < FWD_AT_END;
+         at = fwd_next_point(c, layer, at))
+        if (cal_site_at(c, layer, at) == site) return true;
+    return false;
+}
+
+/* Empty statistics of what the layer has; rest: but for what stages have looked at. */
 static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t layer, int64_t first,
-                            int64_t n, lq_err *err)
+                            int64_t n, bool rest, lq_err *err)
 {
     const arch_config *c = r->m.cfg, *own = arch_at(c, layer);
     bool has[CAL_N_SITES] = { false };
     lq_status s = LQ_OK;
     cal_site site;
     for (arch_role role = 0; role < ARCH_N_ROLES; role++)
-        if (arch_has(c, role, layer) && cal_site_of(&site, c, role)) has[site] = true;
+        if (arch_has(c, role, layer) && cal_site_of(&site, c, role))
+            has[site] = !rest || !looked_at(r, layer, site);
     if (r->all_experts) has[CAL_EXPERT_IN] = false;
     cal_layer_stats old = *st; /* the sites of an earlier look are kept */
     for (int i = 0; i < CAL_N_OF_EXPERT; i++) {
@@ -381,7 +398,7 @@ static lq_status statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, con
                .found = r->found,
                .every = every,
                .err = err };
-    lq_status s = start_look(r, st, layer, first, n, err);
+    lq_status s = start_look(r, st, layer, first, n, every == 1, err);
     for (int i = 0; i < CAL_N_SHARED && every > 1; i++)
         st->site[i].weight = NULL; /* they are in the order of all tokens */
     if (!s) s = run_layer(r, layer, l, &k, job, err);
@@ -486,26 +503,36 @@ typedef struct {
     lq_err *err;
 } stage;
 
-/* What is read of chunk c at the point: u. Only what took attention to make is kept for the next stage. */
+/* Where a stage that ends at a point begins, for the layer at work: only what took attention or a state to make is kept for
+ * the next one. */
+static fwd_point begins_at(const arch_config *c, int64_t layer, fwd_point at)
+{
+    if (at <= FWD_AT_O) return FWD_AT_QKV;
+    if (at == FWD_AT_MLP && fwd_has_point(c, layer, FWD_AT_O)) return FWD_AT_O;
+    return fwd_has_point(c, layer, FWD_AT_MLP) ? FWD_AT_MLP : FWD_AT_O;
+}
+
+/* What is read of chunk c at the point: u. */
 static lq_status go_on(const stage *k, int64_t c)
 {
-    static const fwd_point from[FWD_N_POINTS] = { FWD_AT_QKV, FWD_AT_QKV, FWD_AT_O, FWD_AT_MLP,
-                                                  FWD_AT_MLP };
     cal_pass *r = k->r;
-    const int64_t width = fwd_point_width(arch_at(r->m.cfg, k->layer), FWD_AT_O);
+    const fwd_point from = begins_at(r->m.cfg, k->layer, k->at);
+    const int64_t width = fwd_point_width(r->m.cfg, k->layer, FWD_AT_O);
     const size_t bytes = (size_t)(chunk_windows(r, c) * r->len * width) * sizeof *r->u;
     float *x = place_of(r, &r->state, c), *kept = place_of(r, &r->inner, c);
     lq_status s = get_chunk(r, &r->state, c, r->state.width, k->err);
-    if (!s && k->at == FWD_AT_MLP) {
+    if (!s && from == FWD_AT_O) {
         s = get_chunk(r, &r->inner, c, width, k->err);
         memcpy(r->u, kept, bytes);
     }
-    if (!s) s = chunk_to(r, c, k->layer, k->l, from[k->at], k->at, x, r->u, k->err);
+    if (!s) s = chunk_to(r, c, k->layer, k->l, from, k->at, x, r->u, k->err);
     if (!s && k->at == FWD_AT_O) {
         memcpy(kept, r->u, bytes);
         s = put_chunk(r, &r->inner, c, width, k->err);
     }
-    const bool changed = k->at == FWD_AT_MLP || k->at == FWD_AT_END;
+    const bool along =
+        r->state.width > r->m.cfg->hidden; /* K and V that later layers read, or the like */
+    const bool changed = from == FWD_AT_O || k->at == FWD_AT_END || (k->at == FWD_AT_O && along);
     return !s && changed ? put_chunk(r, &r->state, c, r->state.width, k->err) : s;
 }
 
@@ -530,17 +557,18 @@ static const float *compare(const stage *k, int64_t c)
 }
 
 /* The original at the same point, and what both are compared by. Nothing waits for its linears: its state goes on at once
- * through the last one of a branch. */
+ * through the last one of a branch; of a layer with experts as a whole, later (cal_follow). */
 static lq_status follow(stage *k, int64_t c)
 {
     cal_pass *r = k->r;
     const fwd_point at = k->at, from = at > FWD_AT_O ? FWD_AT_MLP : FWD_AT_QKV;
+    const fwd_point next = fwd_next_point(r->m.cfg, k->layer, at);
     float *x = place_of(r, &r->own, c);
     lq_status s = get_chunk(r, &r->own, c, r->own.width, k->err);
     if (!s) s = chunk_to(r, c, k->layer, k->by->own, from, at, x, r->u0, k->err);
     if (!s && k->site->D) k->d = compare(k, c);
-    if (s || !cal_ends_branch(at)) return s;
-    s = chunk_to(r, c, k->layer, k->by->own, at, at + 1, x, r->u0, k->err);
+    if (s || !cal_ends_branch(at) || !fwd_points_to_end(r->m.cfg, k->layer)) return s;
+    s = chunk_to(r, c, k->layer, k->by->own, at, next, x, r->u0, k->err);
     return s ? s : put_chunk(r, &r->own, c, r->own.width, k->err);
 }
 
@@ -576,7 +604,8 @@ static lq_status add_round(stage *k, int64_t round)
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     const cal_original *by, fwd_point at, const lq_job *job, lq_err *err)
 {
-    const int64_t K = fwd_point_width(arch_at(r->m.cfg, layer), at), mine = n_chunks(r),
+    const cal_site of = at < FWD_AT_END ? cal_site_at(r->m.cfg, layer, at) : CAL_N_SITES;
+    const int64_t K = fwd_point_width(r->m.cfg, layer, at), mine = n_chunks(r),
                   rounds = lq_ceil_div(r->share.n_slices, r->share.size);
     stage k = { .r = r, .layer = layer, .K = K, .l = l, .by = by, .at = at, .err = err };
     lq_status s = LQ_OK;
@@ -586,12 +615,12 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
     if (at < FWD_AT_END) {
         cal_layer_stats_free(st);
         st->tokens = r->n * r->len;
-        k.site = &st->site[cal_site_at(at)];
+        k.site = &st->site[of];
         s = cal_stats_init(k.site, K, r->want_h, r->on, err);
         if (!s && by && by->match)
             s = cal_stats_match(k.site, cal_ends_branch(at) ? r->m.cfg->hidden : K, err);
         k.site->limit = r->outlier;
-        k.site->weight = r->weight ? r->weight[layer][cal_site_at(at)] : NULL;
+        k.site->weight = r->weight ? r->weight[layer][of] : NULL;
         k.site->part = r->share.rank;
         k.site->parts = r->share.size;
     }
@@ -604,7 +633,7 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
     }
     if (!s && k.site) s = share_sums(&r->share, k.site, err);
     if (!s && k.site) s = cal_stats_finish(k.site, err);
-    return s || !k.site ? s : check_finite(r, k.site, cal_site_at(at), layer, err);
+    return s || !k.site ? s : check_finite(r, k.site, of, layer, err);
 }
 
 lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,

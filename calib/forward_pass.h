@@ -58,7 +58,8 @@ const model *cal_model(const cal_pass *r);
 /* Statistics of `l`'s inputs: of all sites when `first` is 0 (the experts' excepted), and of
  * experts first .. first + n. The state stays, and what is found of an expert does not depend on
  * first and n, so a layer whose experts' statistics do not fit in memory at once is looked at
- * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. st
+ * several times. With all_experts CAL_EXPERT_IN stays empty: its statistics are CAL_MLP's. Of a layer that has
+ * points what stages have looked at stays empty. st
  * starts zeroed and is reused from call to call. Errors: LQ_EVALUE (an input of a linear that is
  * not finite: names layer and role), LQ_EINTR, LQ_EIO, LQ_ENOMEM. */
 lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
@@ -67,7 +68,8 @@ lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const 
 enum { CAL_GLANCE = 4 };
 lq_status cal_glance(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                      const lq_job *job, lq_err *err);
-/* With cal_opts.match: the original's states through its layer, of those that no cal_stage goes through. Else nothing.
+/* With cal_opts.match: the original's states through its layer, of those that no cal_stage goes through to the end, and after
+ * all of its stages. Else nothing.
  * Errors: those of cal_advance. */
 lq_status cal_follow(cal_pass *r, int64_t layer, const model_layer *own, const lq_job *job,
                      lq_err *err);
@@ -91,8 +93,8 @@ typedef struct {
 /* Does a branch's last linear read there, so that outputs are compared? */
 static inline bool cal_ends_branch(fwd_point at) { return at == FWD_AT_O || at == FWD_AT_DOWN; }
 
-/* The layer's stages (runtime/forward/forward.h), where fwd_has_points: from FWD_AT_QKV to FWD_AT_END, each
- * once. The state goes on to `at`, with the linears of the points before as `l` has them then; st
+/* The layer's stages (runtime/forward/forward.h), where fwd_has_points: from its first point to FWD_AT_END, each
+ * once, or before experts to its last point. The state goes on to `at`, with the linears of the points before as `l` has them then; st
  * becomes the statistics of what is read there, and of nothing else (NULL with FWD_AT_END). by: with cal_opts.match alone. Errors:
  * cal_statistics's. */
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,

@@ -91,20 +91,20 @@ int64_t cal_site_width(const arch_config *c, cal_site s)
     return 0;
 }
 
-cal_site cal_site_at(fwd_point at)
+cal_site cal_site_at(const arch_config *c, int64_t layer, fwd_point at)
 {
-    static const cal_site sites_at[FWD_AT_END] = { [FWD_AT_QKV] = CAL_ATTN,
-                                                   [FWD_AT_O] = CAL_O,
-                                                   [FWD_AT_MLP] = CAL_MLP,
-                                                   [FWD_AT_DOWN] = CAL_DOWN };
-    return sites_at[at];
+    static const cal_site sites_at[FWD_AT_END] = {
+        [FWD_AT_QKV] = CAL_ATTN, [FWD_AT_Q_B] = CAL_Q_B, [FWD_AT_KV_B] = CAL_KV_B,
+        [FWD_AT_O] = CAL_O,      [FWD_AT_MLP] = CAL_MLP, [FWD_AT_DOWN] = CAL_DOWN
+    };
+    return at == FWD_AT_O && arch_mixer_scans(c->layer[layer].mixer) ? CAL_MIX_OUT : sites_at[at];
 }
 
-fwd_point cal_point_of(const arch_config *c, arch_role r)
+fwd_point cal_point_of(const arch_config *c, int64_t layer, arch_role r)
 {
+    const fwd_point first = fwd_first_point(c, layer);
     cal_site site;
-    if (!cal_site_of(&site, c, r)) return FWD_AT_QKV;
-    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++)
-        if (cal_site_at(at) == site) return at;
-    return FWD_AT_QKV;
+    for (fwd_point at = first; at < FWD_AT_END; at = fwd_next_point(c, layer, at))
+        if (cal_site_of(&site, c, r) && cal_site_at(c, layer, at) == site) return at;
+    return fwd_points_to_end(c, layer) ? first : FWD_AT_END;
 }

@@ -34,8 +34,9 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r);
 int64_t cal_site_width(const arch_config *c, cal_site s); /* of a layer: c from arch_at */
 
 /* Of a layer that has points (runtime/forward/forward.h): the site at each before FWD_AT_END, and the point
- * where a role's linears read; FWD_AT_QKV for roles that read at none. */
-cal_site cal_site_at(fwd_point at);
-fwd_point cal_point_of(const arch_config *c, arch_role r);
+ * where a role's linears read. For roles that read at none it is the first, or FWD_AT_END where the layer has more than
+ * its points (fwd_points_to_end). */
+cal_site cal_site_at(const arch_config *c, int64_t layer, fwd_point at);
+fwd_point cal_point_of(const arch_config *c, int64_t layer, arch_role r);
 
 #endif

@@ -400,8 +400,8 @@ static lq_status settle_match(qz_opts *q, const quantize_opts *o, const src_sour
     if (o->match == OPT_YES && qz_matches(q))
         return lq_fail(
             err, LQ_EUSAGE,
-            "--match: expected layers of attention and a dense MLP, one after the other, "
-            "found none in this model");
+            "--match: expected layers of attention or a state, then an MLP or experts, found "
+            "none in this model");
     q->no_match = true;
     return LQ_OK;
 }

@@ -12,7 +12,7 @@ static bool has_work(const job_run *r, int64_t layer)
     return false;
 }
 
-/* stages: the state is before the last of the layer's linears; by: and so is the original's. */
+/* stages: the state is before the last of the layer's linears, or what an MLP begins with; by: and so is the original's. */
 static lq_status advance(job_run *r, int64_t layer, const model_layer *l, const cal_original *by,
                          bool stages, lq_err *err)
 {
@@ -53,29 +53,6 @@ static lq_status change_first(job_run *r, qz_layer_work *w, int64_t layer, model
     return s ? s : qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
 }
 
-/* Point after point: statistics there, its linears rounded, and put into the layer that the state
- * goes on through. */
-static lq_status by_points(job_run *r, qz_layer_work *w, int64_t layer, model_layer *l,
-                           cal_original *by, qz_item *items, lq_arena *a, lq_err *err)
-{
-    const bool last = layer + 1 == r->plan.cfg.layers;
-    lq_status s = by ? change_first(r, w, layer, l, items, a, err) : LQ_OK;
-    for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END && !s; at++) {
-        size_t n = 0;
-        progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
-        if (by) {
-            qz_layer_original(w, by, at);
-            by->scale = fwd_join_scale(arch_at(&r->plan.cfg, layer), l, at);
-        }
-        s = cal_stage(r->cal, &r->st, layer, l, by, at, r->job, err);
-        progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
-        if (!s) s = qz_layer_round_at(w, &r->st, at, items, &n, err);
-        if (!s && !(last && at + 1 == FWD_AT_END))
-            s = qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
-    }
-    return s;
-}
-
 /* Statistics of everything the layer has once and of some experts, then of the next experts. */
 static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const model_layer *l,
                             lq_err *err)
@@ -93,6 +70,32 @@ static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const m
         if (!s) s = qz_layer_round(w, &r->st, first, n, err);
     }
     return s;
+}
+
+/* Point after point: statistics there, its linears rounded, and put into the layer that the state
+ * goes on through; then what comes after the last point, if it does. */
+static lq_status by_points(job_run *r, qz_layer_work *w, int64_t layer, model_layer *l,
+                           cal_original *by, qz_item *items, lq_arena *a, lq_err *err)
+{
+    const arch_config *c = &r->plan.cfg;
+    const bool last = layer + 1 == c->layers;
+    fwd_point at = fwd_first_point(c, layer);
+    lq_status s = by ? change_first(r, w, layer, l, items, a, err) : LQ_OK;
+    for (fwd_point next; at < FWD_AT_END && !s; at = next) {
+        size_t n = 0;
+        next = fwd_next_point(c, layer, at);
+        progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
+        if (by) {
+            qz_layer_original(w, by, at);
+            by->scale = fwd_join_scale(c, l, layer, at);
+        }
+        s = cal_stage(r->cal, &r->st, layer, l, by, at, r->job, err);
+        progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
+        if (!s) s = qz_layer_round_at(w, &r->st, at, items, &n, err);
+        if (!s && !(last && next == FWD_AT_END && fwd_points_to_end(c, layer)))
+            s = qz_layer_apply(l, c, items, n, a, r->p, err);
+    }
+    return s || fwd_points_to_end(c, layer) ? s : by_experts(r, w, layer, l, err);
 }
 
 /* Rounds a layer and keeps it; in stages `l` takes what is rounded. */
@@ -119,6 +122,17 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, cal_origi
     return s;
 }
 
+/* A finished layer that the state will go through at once: the original's has gone, and l has what was made. own may be l. */
+static lq_status put_made(job_run *r, int64_t layer, model_layer *l, const model_layer *own,
+                          qz_item *items, lq_arena *a, lq_err *err)
+{
+    size_t n = 0;
+    progress_phase(&r->progress, PROGRESS_ADVANCING, layer);
+    lq_status s = cal_follow(r->cal, layer, own, r->job, err);
+    if (!s) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
+    return s ? s : qz_layer_apply(l, &r->plan.cfg, items, n, a, r->p, err);
+}
+
 /* One layer with calibration: statistics, rounding, what is finished kept, the state advanced; or
  * only the last when it was done. */
 static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_err *err)
@@ -126,10 +140,10 @@ static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_
     lq_arena a = { 0 };
     model_layer l, own;
     cal_original original = { .own = &own }, *by = NULL;
-    size_t n = 0;
     const arch_config *c = &r->plan.cfg;
     const bool done = qz_state_done(&r->state, layer), last = layer + 1 == c->layers;
-    const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(c, layer);
+    const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(c, layer),
+               whole = !stages || !fwd_points_to_end(c, layer); /* is how the state goes on */
     lq_status s = LQ_OK;
     if (r->j->stats) { /* nothing goes through it */
         if (!done) s = make_layer(r, layer, NULL, NULL, false, items, &a, err);
@@ -141,11 +155,9 @@ static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_
         own = l; /* what is rounded takes a place of its own */
         by = &original;
     }
-    if (!s && !stages && !last) s = cal_follow(r->cal, layer, &l, r->job, err);
     if (!s && !done) s = make_layer(r, layer, &l, by, stages, items, &a, err);
-    if (!s && !stages && !last) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
-    if (!s && !stages && !last) s = qz_layer_apply(&l, c, items, n, &a, r->p, err);
-    if (!s) s = advance(r, layer, &l, by, stages, err);
+    if (!s && whole && !last) s = put_made(r, layer, &l, by ? &own : &l, items, &a, err);
+    if (!s) s = advance(r, layer, &l, by, !whole, err);
     lq_arena_free(&a);
     qz_state_drop(&r->state, layer); /* else they would add up to the whole result */
     return s;

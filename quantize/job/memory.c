@@ -29,6 +29,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 typedef struct {
     size_t stored, made;     /* bytes in the source; in the result */
     size_t packed, repacked; /* in the kernels' layout, before and after */
+    size_t replaced;         /* of the latter what stages put into the layer */
     size_t residual;         /* bytes that rounding leaves for tuning */
     size_t fold;             /* f32 copies of what is folded together */
     size_t unit;             /* scratch of the largest matrix */
@@ -77,11 +78,13 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     return turned + copy + w->o->method->scratch(&room);
 }
 
-/* Rows of M. */
-static int64_t match_rows(const memory_work *w, const plan_entry *e)
+/* A matrix that is matched; none: 0. */
+static size_t match_bytes(const memory_work *w, const plan_entry *e)
 {
-    const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
-    return cal_ends_branch(at) ? w->plan->cfg.hidden : e->K;
+    if (!matched(w, e->layer)) return 0;
+    const fwd_point at = cal_point_of(&w->plan->cfg, e->layer, e->role);
+    const int64_t rows = cal_ends_branch(at) ? w->plan->cfg.hidden : e->K;
+    return at < FWD_AT_END ? layer_match_bytes(e->N, e->K, rows) : 0;
 }
 
 static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *e)
@@ -104,15 +107,18 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
             p->fixed += n * F;
         return;
     }
+    const size_t repacked = packed_bytes(e, &e->scheme);
     p->packed += packed_bytes(e, &e->src->t.scheme);
-    p->repacked += packed_bytes(e, &e->scheme);
+    p->repacked += repacked;
+    if (e->layer < w->plan->cfg.layers && in_stages(w, e->layer) &&
+        cal_point_of(&w->plan->cfg, e->layer, e->role) < FWD_AT_END)
+        p->replaced += repacked;
     if (changes(w, e)) {
         const size_t own = once ? n : (size_t)(e->N * e->K);
         p->fold += (once || e->expert <= 0) ? own * F : 0;
     }
     p->unit = larger(p->unit, unit_bytes(w, e));
-    if (matched(w, e->layer))
-        p->unit = larger(p->unit, layer_match_bytes(e->N, e->K, match_rows(w, e)));
+    p->unit = larger(p->unit, match_bytes(w, e));
     if (!tunes) return;
     if (!qz_residual_fits(&e->scheme) || (e->scheme.kind != QT_UINT && !w->trains_codes)) {
         p->fixed += src_bytes(e->src);
@@ -172,15 +178,22 @@ static bool in_stages(const memory_work *w, int64_t layer)
     return qz_in_stages(w->o) && fwd_has_points(&w->plan->cfg, layer);
 }
 
-static bool any_layer(const memory_work *w, bool staged)
+/* And is nothing of it looked at apart from these? */
+static bool by_points(const memory_work *w, int64_t layer)
 {
-    for (int64_t i = 0; i < w->plan->cfg.layers; i++)
-        if (in_stages(w, i) == staged) return true;
-    return false;
+    return in_stages(w, layer) && fwd_points_to_end(&w->plan->cfg, layer);
 }
 
+static bool any_layer(const memory_work *w, bool (*is)(const memory_work *, int64_t), bool value)
+{
+    for (int64_t i = 0; i < w->plan->cfg.layers; i++)
+        if (is(w, i) == value) return true;
+    return false;
+}
+static bool any_stages(const memory_work *w) { return any_layer(w, in_stages, true); }
+
 /* Does an original's state go along, and are layers that have stages looked at as well? */
-static bool any_match(const memory_work *w) { return qz_matches(w->o) && any_layer(w, true); }
+static bool any_match(const memory_work *w) { return qz_matches(w->o) && any_stages(w); }
 static bool looks(const memory_work *w) { return any_match(w) && qz_folds(w->o); }
 
 /* Of a whole chunk, where ranks have parts of it. */
@@ -193,11 +206,11 @@ static int64_t rows_of_all(const memory_work *w)
 static size_t stage_bytes(const memory_work *w, bool spill)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t own = any_match(w) ? c->hidden : 0;
-    return any_layer(w, true) ? (size_t)(rows_held(w->ranks, w->windows, w->len, spill) *
-                                         (cal_kept_width(c) + own)) *
-                                    F
-                              : 0;
+    const int64_t own = any_match(w) ? fwd_state(c) : 0;
+    return any_stages(w) ? (size_t)(rows_held(w->ranks, w->windows, w->len, spill) *
+                                    (cal_kept_width(c) + own)) *
+                               F
+                         : 0;
 }
 
 /* A chunk's rows at a point, and what they are compared in. */
@@ -206,7 +219,7 @@ static size_t point_bytes(const memory_work *w)
     const arch_config *c = &w->plan->cfg;
     const bool match = any_match(w);
     const int64_t width = cal_stage_width(c);
-    if (!any_layer(w, true)) return 0;
+    if (!any_stages(w)) return 0;
     return (size_t)(rows_held(w->ranks, w->windows, w->len, true) *
                         (width + (match ? cal_match_width(c) : 0)) +
                     rows_of_all(w) * (width + (match ? c->hidden : 0))) *
@@ -216,7 +229,7 @@ static size_t point_bytes(const memory_work *w)
 /* The copy of a chunk that looking at it consumes. */
 static size_t statistics_bytes(const memory_work *w)
 {
-    if (!any_layer(w, false) && !looks(w)) return 0;
+    if (!any_layer(w, by_points, false) && !looks(w)) return 0;
     return (size_t)(rows_held(w->ranks, w->windows, w->len, true) * fwd_state(&w->plan->cfg)) * F;
 }
 
@@ -235,7 +248,7 @@ static size_t h_bytes(const arch_config *c, cal_site s)
 static int64_t match_width(const memory_work *w, const arch_config *own, cal_site s)
 {
     if (!any_match(w)) return 0;
-    return s == CAL_O || s == CAL_DOWN ? own->hidden : cal_site_width(own, s);
+    return s == CAL_O || s == CAL_MIX_OUT || s == CAL_DOWN ? own->hidden : cal_site_width(own, s);
 }
 
 /* M beside it. */
@@ -253,7 +266,7 @@ static size_t sent_bytes(const memory_work *w, int64_t layer)
     int64_t once = 0, expert = 0; /* floats a token */
     bool seen[CAL_N_SITES] = { false };
     cal_site site;
-    if (w->ranks < 2 || (in_stages(w, layer) && !looks(w))) return 0;
+    if (w->ranks < 2 || (by_points(w, layer) && !looks(w))) return 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         if (!arch_has(c, r, layer) || !cal_site_of(&site, c, r) || seen[site]) continue;
         seen[site] = true;
@@ -271,7 +284,7 @@ static size_t factors_bytes(const memory_work *w, int64_t layer)
 {
     bool seen[CAL_N_SITES] = { false };
     size_t sum = 0, most = 0;
-    if (w->ranks < 2 || !w->windows || !w->o->method->share || in_stages(w, layer)) return 0;
+    if (w->ranks < 2 || !w->windows || !w->o->method->share || by_points(w, layer)) return 0;
     for (size_t i = 0; i < w->plan->n; i++) {
         const plan_entry *e = &w->plan->e[i];
         const size_t bytes = (size_t)(e->K * e->K) * F;
@@ -295,13 +308,25 @@ static size_t weighed_bytes(const memory_work *w, const arch_config *own, cal_si
     return (size_t)(cal_chunk(w->windows, w->len) * (width + 2)) * F;
 }
 
-/* H of the layer's inputs: of what it has once (in stages one at a time), and of one expert. */
+/* Is it looked at in a stage? */
+static bool at_point(const memory_work *w, int64_t layer, cal_site s)
+{
+    const arch_config *c = &w->plan->cfg;
+    if (!in_stages(w, layer)) return false;
+    for (fwd_point at = fwd_first_point(c, layer); at < FWD_AT_END;
+         at = fwd_next_point(c, layer, at))
+        if (cal_site_at(c, layer, at) == s) return true;
+    return false;
+}
+
+/* H of the layer's inputs: of what it has once (in stages one at a time, then those of the rest), and of one expert.
+ * glance: all of what it has once, without tokens' weights. */
 static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64_t layer,
-                       bool staged)
+                       bool glance)
 {
     const arch_config *c = &w->plan->cfg, *own = arch_at(c, layer);
-    const bool glance = !staged && in_stages(w, layer); /* without weights */
     bool has[CAL_N_SITES] = { false };
+    size_t stage = 0, rest = 0;
     cal_site site;
     *once = *expert = 0;
     if (!qz_needs_h(w->o)) return;
@@ -309,12 +334,17 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
         if (s < CAL_N_SHARED && has[s]) {
+            const bool staged = !glance && at_point(w, layer, (cal_site)s);
             const size_t one = h_bytes(own, (cal_site)s) +
                                (glance ? 0 : weighed_bytes(w, own, (cal_site)s, staged)) +
                                (staged ? m_bytes(w, own, (cal_site)s) : 0);
-            *once = staged ? larger(*once, one) : *once + one;
+            if (staged)
+                stage = larger(stage, one);
+            else
+                rest += one;
         } else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
             *expert += h_bytes(c, (cal_site)s);
+    *once = larger(stage, rest);
 }
 
 /* ---- phases ---- */
@@ -341,17 +371,17 @@ static size_t layers_peak(const memory_work *w, choice ch)
         layer_memory p;
         size_t once, expert;
         of_layer(&p, w, i);
-        h_of_layer(&once, &expert, w, i, in_stages(w, i));
+        h_of_layer(&once, &expert, w, i, false);
         const int64_t experts = c->layer[i].moe ? lq_ceil_div(c->experts, w->ranks) : 0;
         const size_t all = expert * (size_t)experts;
         const size_t some = larger(ch.experts, expert);
         const size_t h = once + (all < some ? all : some);
         const size_t rounding =
             p.stored + p.fold + p.made + p.residual + p.unit + factors_bytes(w, i);
-        const size_t both =
-            in_stages(w, i) ? rounding + p.repacked : larger(rounding, p.repacked + p.made);
+        const size_t at_once = by_points(w, i) ? 0 : p.repacked + p.made;
+        const size_t both = p.replaced + larger(rounding, at_once);
         size_t all_h = 0;
-        if (matched(w, i) && looks(w)) h_of_layer(&all_h, &expert, w, i, false);
+        if (matched(w, i) && looks(w)) h_of_layer(&all_h, &expert, w, i, true);
         const size_t folding = all_h ? all_h + p.stored + p.fold + p.unit : 0;
         peak = larger(peak, p.packed + larger(folding, h + both) + sent_bytes(w, i));
     }

@@ -117,15 +117,15 @@ static void add_rounding(qz_progress *m, const progress_work *w, const plan_entr
 }
 
 /* The original beside it, what both are compared by, and the glance before where scales are chosen. */
-static void add_match(qz_progress *m, const progress_work *w, const plan_entry *e, double run)
+static void add_match(qz_progress *m, const progress_work *w, const plan_entry *e, double run,
+                      fwd_point at)
 {
-    const fwd_point at = cal_point_of(&w->plan->cfg, e->role);
     const bool ends = cal_ends_branch(at);
     const double K = (double)e->K, N = (double)w->plan->cfg.hidden, T = (double)w->tokens,
                  glance = w->folds ? 1.0 / CAL_GLANCE : 0;
     const double compare = ends ? 2 * T * N * K : 0.5 * T * K * K, D = ends ? N : K;
-    *cost_of(m, e->layer, PROGRESS_STATISTICS) += (1 + glance) * run / forward;
-    if (!w->hessian || !e->quantize) return;
+    *cost_of(m, e->layer, PROGRESS_STATISTICS) += ((at < FWD_AT_END) + glance) * run / forward;
+    if (!w->hessian || !e->quantize || at == FWD_AT_END) return;
     *cost_of(m, e->layer, PROGRESS_STATISTICS) += (compare + 0.25 * glance * T * K * K) / products;
     *cost_of(m, e->layer, PROGRESS_ROUNDING) += (ends ? 1 : 0.5) * (K + 2 * D) * K * K / products;
     if (!ends)
@@ -148,12 +148,16 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
         *cost_of(m, -1, PROGRESS_TUNING) +=
             n * w->steps * (1 / stepping + (w->states ? 1 / stored : 0));
     const bool staged = w->staged && fwd_has_points(c, e->layer);
-    const fwd_point at = cal_point_of(c, e->role);
-    if (!staged || at != FWD_AT_DOWN)
-        *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
-    if (e->layer + 1 < m->n_layers && (!staged || at >= FWD_AT_MLP))
+    const bool by_points = staged && fwd_points_to_end(c, e->layer);
+    const fwd_point at = cal_point_of(c, e->layer, e->role),
+                    last = fwd_has_point(c, e->layer, FWD_AT_DOWN) ? FWD_AT_DOWN : FWD_AT_O;
+    /* In stages the last linear is run on the way to the end alone, and what an MLP begins with again. */
+    if (!by_points || at != last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
+    if (e->layer + 1 < m->n_layers && (!by_points || at == last || at == FWD_AT_MLP))
         *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
-    if (staged && w->matched) add_match(m, w, e, T * run);
+    if (w->matched && e->layer + 1 < m->n_layers && !by_points) /* the original */
+        *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
+    if (staged && w->matched) add_match(m, w, e, T * run, at);
     if (!w->hessian || !e->quantize) return;
     /* H once per site, which is about one in two linears, and one triangle of it */
     *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.25 * T * K * K / products;

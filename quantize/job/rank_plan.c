@@ -173,7 +173,7 @@ static double match_memory(const counting *k)
     const double width = (double)cal_stage_width(c), H = (double)c->hidden;
     const double slice = (double)(k->share.per_slice * k->share.len);
     const double chunk = k->out->ranks > 1 ? (double)(k->share.per_chunk * k->share.len) : 0;
-    return 4 * (k->mine * ((double)cal_kept_width(c) + H) +
+    return 4 * (k->mine * (double)(cal_kept_width(c) + fwd_state(c)) +
                 slice * (width + (double)cal_match_width(c)) + chunk * (width + H));
 }
 
@@ -188,8 +188,10 @@ static void add_layer(counting *k, int64_t layer)
     const bool matched = fwd_has_points(c, layer);
     const double glance = 1.0 / CAL_GLANCE;
     /* through the layer twice, to look and to go on; or once, and through gate and up once more, beside the original, of which
-     * the products that compare both are as much again as a fifth; attention over half of the pairs */
-    const double token = (matched ? 2.7 + glance : 2) * (l.once + used * l.expert) +
+     * the products that compare both are as much again as a fifth; with experts twice beside it; attention over half of the
+     * pairs */
+    const double times = !matched ? 2 : fwd_points_to_end(c, layer) ? 2.7 + glance : 3 + glance;
+    const double token = times * (l.once + used * l.expert) +
                          2 * (double)(k->share.len * own->heads * own->head_dim);
     double one = token * k->mine, all = token * k->T;
     add_sums(k, &l, &one, &all);

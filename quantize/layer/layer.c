@@ -14,7 +14,10 @@ static bool belongs(const work *w, const target *t, int64_t expert)
 {
     const plan_entry *e = t->e;
     if (!e->quantize) return false;
-    if (w->staged && cal_point_of(w->c, e->role) != w->at) return false;
+    if (w->staged || w->changing) {
+        const fwd_point at = cal_point_of(w->c, w->layer, e->role);
+        if (w->changing ? at == FWD_AT_END : at != w->at) return false;
+    }
     if (layer_by_matrix(t)) return expert >= 0 && expert < e->count;
     return e->expert == expert;
 }
@@ -238,6 +241,7 @@ lq_status qz_layer_round(qz_layer_work *w, cal_layer_stats *st, int64_t first, i
 {
     w->st = st;
     w->fold = st && qz_folds(w->o);
+    if (w->staged) w->at = FWD_AT_END;
     const lq_status s = first == 0 ? round_group(w, -1, err) : LQ_OK;
     return s ? s : round_experts(w, first, n, err);
 }
@@ -259,8 +263,10 @@ lq_status qz_layer_change(qz_layer_work *w, cal_layer_stats *st, qz_item *items,
     *n = 0;
     w->st = st;
     w->fold = st && qz_folds(w->o);
+    w->changing = true;
     lq_status s = find_units(w, g, -1, true, err);
     if (!s && w->fold) s = layer_fold_group(w, g, -1, err);
+    w->changing = false;
     for (size_t i = 0; i < g->n && !s; i++)
         if (qz_on_grids(g->u[i].t->e)) s = layer_own(&g->u[i], &g->a, err);
     for (size_t i = 0; i < w->n && !s; i++)
@@ -301,7 +307,9 @@ lq_status qz_layer_round_at(qz_layer_work *w, cal_layer_stats *st, fwd_point at,
         w->st = st;
         s = round_kept(w, err);
     } else {
-        s = qz_layer_round(w, st, 0, 0, err);
+        w->st = st;
+        w->fold = false;
+        s = round_group(w, -1, err);
     }
     for (size_t i = 0; i < w->n && !s; i++) {
         const target *t = &w->targets[i];

@@ -7,6 +7,7 @@
  *       more experts:       qz_layer_round(statistics of experts n .. 2 n) ...
  *     or point after point: qz_layer_round_at(statistics of the inputs that are read there) ...
  *       where matched:      qz_layer_change(statistics of all sites) before, qz_layer_original at each point
+ *       where experts come after the last point: qz_layer_round(...) as above, of what reads at none
  *     qz_layer_end          the tensors and a report of each
  *
  * Without statistics each matrix is done alone. With them the linears that a layer has once are read

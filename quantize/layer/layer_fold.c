@@ -204,11 +204,11 @@ static lq_status sample_experts(work *w, fold_linear *l, arch_role role, lq_aren
     return LQ_OK;
 }
 
-/* Experts for the layer's group: open where all of them are rounded with groups. */
+/* Experts for the layer's group: open where all of them are rounded with groups, and now. */
 static lq_status add_experts(work *w, fold_layer *f, lq_arena *a, lq_err *err)
 {
     lq_status s = LQ_OK;
-    bool open = true;
+    bool open = !w->changing;
     for (size_t i = 0; i < w->n; i++) {
         const plan_entry *e = w->targets[i].e;
         if (!e->known || e->is_bias || !reads_common(w, e->role)) continue;

@@ -77,9 +77,10 @@ typedef struct qz_layer_work {
     cal_layer_stats *st; /* of what is rounded now; NULL: none */
     bool fold;           /* the options ask for it, and there is H */
     bool staged;         /* only what reads at `at` is rounded now */
+    bool changing; /* weights of what reads at any point but FWD_AT_END are, none is rounded */
     fwd_point at;
     group
-        kept; /* in stages where weights change first: all linears of the layer, as they are then */
+        kept; /* in stages where weights change first: all linears of the layer's points, as they are then */
     gptq_basis basis; /* of the last matrix of the group that took one */
     target *targets;  /* all entries of the layer, in the plan's order */
     size_t n;

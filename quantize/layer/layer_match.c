@@ -124,7 +124,7 @@ void qz_layer_original(const qz_layer_work *w, cal_original *by, fwd_point at)
     by->cols = by->W = NULL;
     for (size_t i = 0; i < w->kept.n; i++) {
         const unit *u = &w->kept.u[i];
-        if (cal_point_of(w->c, u->t->e->role) != at || !layer_matches(u)) continue;
+        if (cal_point_of(w->c, w->layer, u->t->e->role) != at || !layer_matches(u)) continue;
         by->match = true;
         by->cols = u->fold.cols;
         by->W = u->own;

@@ -120,23 +120,31 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
 /* The same layer in stages, for those who change its linears on the way: each ends where the next
  * linears read. What they read is all that is kept besides x. */
 typedef enum {
-    FWD_AT_QKV,  /* q, k, v, or the fused one: [T, hidden] */
-    FWD_AT_O,    /* o: attention's output, [T, arch_o_width] */
+    FWD_AT_QKV,  /* q, k, v, or the fused one, or what a state's rows are made by: [T, hidden] */
+    FWD_AT_Q_B,  /* of MLA: [T, the latent's width]; likewise: */
+    FWD_AT_KV_B, /* [T, kv_lora] */
+    FWD_AT_O,    /* o: attention's output, [T, arch_o_width]; or the state's, [T, arch_mix_width] */
     FWD_AT_MLP,  /* gate and up: [T, hidden] */
     FWD_AT_DOWN, /* down: activated, [T, ffn] */
     FWD_AT_END,  /* nothing */
     FWD_N_POINTS
 } fwd_point;
-/* Is it such a sequence? Not where both branches read one x, nor with MLA, experts or a state, nor where
- * more than x goes from layer to layer. */
+/* Does it begin as such a sequence? Not where x is several streams or an MLP's router has a state. */
 bool fwd_has_points(const arch_config *c, int64_t layer);
-int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c from arch_at */
+/* Of a layer that does: can it go on to FWD_AT_END? Not with experts, nor where both branches read one x: no point comes after
+ * FWD_AT_O then; and with a state beside attention none after FWD_AT_QKV. */
+bool fwd_points_to_end(const arch_config *c, int64_t layer);
+/* Likewise: has it linears that read there? A layer may have no attention or state, or no MLP. Of FWD_AT_END: yes. */
+bool fwd_has_point(const arch_config *c, int64_t layer, fwd_point at);
+fwd_point fwd_first_point(const arch_config *c, int64_t layer);
+fwd_point fwd_next_point(const arch_config *c, int64_t layer, fwd_point at); /* not of FWD_AT_END */
+int64_t fwd_point_width(const arch_config *c, int64_t layer, fwd_point at);
 /* What the outputs of the linear at FWD_AT_O or FWD_AT_DOWN are multiplied with before they join x; 0: a norm or the like is
  * between them. */
-float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at);
-/* From the point `from` to `at`, which is not before it. At FWD_AT_QKV and FWD_AT_MLP what linears read follows from x
- * [T, hidden]; at FWD_AT_O and FWD_AT_DOWN u holds it, [T, the width there]. u becomes what is read at `at`. x is
- * changed on the way to FWD_AT_MLP, unless that is `from`, and to FWD_AT_END. All stages together make fwd_layer's bits. */
+float fwd_join_scale(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at);
+/* From the point `from` to `at`, which is not before it; the layer has both; never from FWD_AT_Q_B or FWD_AT_KV_B. At FWD_AT_QKV and FWD_AT_MLP what linears read
+ * follows from x [T, fwd_state]; at the others u holds it, [T, the width there]. u becomes what is read at `at`.
+ * x is changed on the way from FWD_AT_O to the next point, and to FWD_AT_END. All stages together make fwd_layer's bits. */
 lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point from,
                        fwd_point at, float *x, float *u, int64_t n_windows, int64_t window_len,
                        mm_acts acts, fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);

@@ -184,7 +184,6 @@ static void run_wo(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->parts ? r->parts->at->whole : r->c;
     const int64_t K = arch_o_width(c);
-    if (c->w.mla && r->ops->values) r->ops->values(r);
     const float *a = r->parts ? fwd_all_heads(r, l) : r->a;
     fwd_tap_rows(r, R_O, a, K, K);
     mm_out o = fwd_out(&l->lin[R_O], r->out + own_outputs(r), c->hidden, true);
@@ -333,6 +332,12 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
 }
 
+/* Of MLA: what heads found, to a. */
+static void to_values(const fwd_rows *r)
+{
+    if (r->c->w.mla && r->ops->values) r->ops->values(r);
+}
+
 /* a, and what a state gave, to `out`, and with it into x. */
 static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
 {
@@ -358,24 +363,29 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
 
-static void run_point(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at,
-                      const fwd_kv *kv, const fwd_group *groups, int64_t n_groups)
+/* From a point to the next one that the layer has. */
+static void run_point(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from,
+                      fwd_point at, const fwd_kv *kv, const fwd_group *groups, int64_t n_groups)
 {
-    if (at == FWD_AT_O) {
-        make_heads(r, l, layer, kv);
+    const bool mlp = !r->c->layer[layer].no_mlp, mix = mixes(r, layer);
+    if (from == FWD_AT_QKV && mix) r->ops->mix_in(r, l, layer);
+    if (from == FWD_AT_QKV && !mix) make_heads(r, l, layer, kv);
+    if (at == FWD_AT_O && mix) r->ops->mix(r, l, layer, kv);
+    if (at == FWD_AT_O && !mix) {
         run_heads(r, l, layer, kv, groups, n_groups);
+        to_values(r);
     }
-    if (at == FWD_AT_MLP) {
+    if (from == FWD_AT_O) {
         attention_out(r, l, layer);
         attention_join(r, l, layer);
-        enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     }
+    if (at == FWD_AT_MLP) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
-    if (at == FWD_AT_END) {
+    if (at == FWD_AT_END && mlp) {
         open_out(r, &l->vec[R_MLP_POST_NORM], BRANCH_MLP);
         run_down(r, l);
-        to_end(r, l, layer);
     }
+    if (at == FWD_AT_END) to_end(r, l, layer);
 }
 
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from, fwd_point at,
@@ -385,8 +395,10 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from
     set_limits(r, layer);
     if (from == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (from == FWD_AT_MLP) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
-    while (from < at)
-        run_point(r, l, layer, ++from, kv, groups, n_groups);
+    for (fwd_point next; from < at; from = next) {
+        next = fwd_next_point(r->whole, layer, from);
+        run_point(r, l, layer, from, next, kv, groups, n_groups);
+    }
 }
 
 static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -407,6 +419,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
     if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
+    if (arch_mixer_attends(m)) to_values(r);
     attention_out(r, l, layer);
 }
 

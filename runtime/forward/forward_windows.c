@@ -173,6 +173,17 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
     return LQ_OK;
 }
 
+/* The factors of R_KV_B, if there is one. Scratch goes back to mark after an error. */
+static lq_status absorb(fwd_rows *r, model_absorbed *to, const model_layer *l, int64_t layer,
+                        lq_arena *scratch, size_t mark, lq_err *err)
+{
+    if (!l->lin[R_KV_B].present) return LQ_OK;
+    const lq_status s = model_absorb(to, r->c, &l->lin[R_KV_B], false, scratch, scratch, r->p, err);
+    if (s) return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);
+    r->absorbed = to;
+    return LQ_OK;
+}
+
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
                     fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err)
@@ -185,13 +196,8 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     w.rows.tap = tap;
     w.rows.offload = offload;
     model_absorbed absorbed;
-    if (l->lin[R_KV_B].present) {
-        s = model_absorb(&absorbed, arch_at(c, layer), &l->lin[R_KV_B], false, scratch, scratch, p,
-                         err);
-        if (s)
-            return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);
-        w.rows.absorbed = &absorbed;
-    }
+    s = absorb(&w.rows, &absorbed, l, layer, scratch, mark, err);
+    if (s) return s;
     pool_enter(p);
     fwd_run_layer(&w.rows, l, layer, &w.kv, w.groups, n_windows, NULL, 0);
     pool_leave(p);
@@ -200,26 +206,71 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
 }
 
 /* ---- in stages ---- */
+static bool scans(const arch_config *c, int64_t layer)
+{
+    return arch_mixer_scans(c->layer[layer].mixer);
+}
+
+/* Does it attend, or run a state along, or both from one input, or neither? */
+static bool is_simple(arch_mixer m)
+{
+    return m == MIX_ATTENTION || m == MIX_NONE || arch_mixer_scans(m);
+}
+
 bool fwd_has_points(const arch_config *c, int64_t layer)
 {
     const arch_layer *l = &c->layer[layer];
-    return !c->w.parallel && !c->w.norm_stays && !c->w.mla && !l->moe &&
-           l->mixer == MIX_ATTENTION && !l->no_mlp && fwd_state(c) == c->hidden;
+    return !c->w.norm_stays && !c->asides && is_simple(l->mixer) && !fwd_streams_width(c) &&
+           !c->route && !fwd_by_token(c) && fwd_first_point(c, layer) != FWD_AT_END;
 }
 
-int64_t fwd_point_width(const arch_config *c, fwd_point at)
+bool fwd_points_to_end(const arch_config *c, int64_t layer)
 {
+    return !c->w.parallel && !c->layer[layer].moe && c->layer[layer].mixer != MIX_BOTH;
+}
+
+bool fwd_has_point(const arch_config *c, int64_t layer, fwd_point at)
+{
+    const arch_layer *l = &c->layer[layer];
+    if (at == FWD_AT_END) return true;
+    if (at == FWD_AT_Q_B || at == FWD_AT_KV_B)
+        return arch_has(c, at == FWD_AT_Q_B ? R_Q_B : R_KV_B, layer);
+    if (at == FWD_AT_O) return l->mixer != MIX_NONE && l->mixer != MIX_BOTH;
+    return at > FWD_AT_O ? !l->no_mlp && fwd_points_to_end(c, layer) : l->mixer != MIX_NONE;
+}
+
+fwd_point fwd_first_point(const arch_config *c, int64_t layer)
+{
+    return fwd_has_point(c, layer, FWD_AT_QKV) ? FWD_AT_QKV : fwd_next_point(c, layer, FWD_AT_QKV);
+}
+
+fwd_point fwd_next_point(const arch_config *c, int64_t layer, fwd_point at)
+{
+    do
+        at++;
+    while (!fwd_has_point(c, layer, at));
+    return at;
+}
+
+int64_t fwd_point_width(const arch_config *c, int64_t layer, fwd_point at)
+{
+    const arch_config *own = arch_at(c, layer);
     const int64_t width[FWD_N_POINTS] = { [FWD_AT_QKV] = c->hidden,
-                                          [FWD_AT_O] = arch_o_width(c),
+                                          [FWD_AT_Q_B] = arch_q_width(own),
+                                          [FWD_AT_KV_B] = own->kv_lora,
+                                          [FWD_AT_O] =
+                                              scans(c, layer)
+                                                  ? arch_mix_width(own, c->layer[layer].mixer)
+                                                  : arch_o_width(own),
                                           [FWD_AT_MLP] = c->hidden,
-                                          [FWD_AT_DOWN] = c->ffn };
+                                          [FWD_AT_DOWN] = own->ffn };
     return width[at];
 }
 
-float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at)
+float fwd_join_scale(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at)
 {
     const bool mlp = at == FWD_AT_DOWN;
-    const arch_branch b = mlp ? BRANCH_MLP : BRANCH_ATTENTION;
+    const arch_branch b = mlp ? BRANCH_MLP : scans(c, layer) ? BRANCH_STATE : BRANCH_ATTENTION;
     const model_vector *v = l->vec;
     const bool between = v[mlp ? R_MLP_POST_NORM : R_ATTN_POST_NORM].w || c->hyper ||
                          v[mlp ? R_MLP_JOIN : R_ATTN_JOIN].w || v[mlp ? R_MLP_CONV : R_ATTN_CONV].w;
@@ -227,10 +278,14 @@ float fwd_join_scale(const arch_config *c, const model_layer *l, fwd_point at)
 }
 
 /* Where a point's rows lie, ld floats apart. */
-static float *rows_at(const fwd_rows *r, fwd_point at, int64_t *ld)
+static float *rows_at(const fwd_rows *r, int64_t layer, fwd_point at, int64_t *ld)
 {
-    float *const from[FWD_N_POINTS] = { r->h, r->a, r->h, r->mlp, NULL };
-    *ld = at == FWD_AT_DOWN ? fwd_mlp_width(r->c) : fwd_point_width(r->c, at);
+    float *const made = scans(r->c, layer) ? r->mix_out : r->a, *const from[FWD_N_POINTS] = {
+        r->h, r->q_a, r->kv_a, made, r->h, r->mlp, NULL
+    };
+    *ld = fwd_point_width(r->whole, layer, at);
+    if (at == FWD_AT_DOWN) *ld = fwd_mlp_width(r->c);
+    if (at == FWD_AT_KV_B) *ld = kv_latent_width(r->c);
     return from[at];
 }
 
@@ -265,17 +320,21 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     lq_status s = open_windows(&w, c, layer, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     const int64_t T = w.rows.R;
+    model_absorbed absorbed;
     w.rows.offload = offload;
+    if (from == FWD_AT_QKV && at > from)
+        s = absorb(&w.rows, &absorbed, l, layer, scratch, mark, err);
+    if (s) return s;
     pool_enter(p);
     if (from == FWD_AT_O || from == FWD_AT_DOWN) {
-        const int64_t K = fwd_point_width(w.rows.c, from);
-        float *in = rows_at(&w.rows, from, &ld);
+        const int64_t K = fwd_point_width(c, layer, from);
+        float *in = rows_at(&w.rows, layer, from, &ld);
         move_rows((rows_move){ in, ld, u, K, T, K }, p);
     }
     fwd_run_to(&w.rows, l, layer, from, at, &w.kv, w.groups, n_windows);
     if (at < FWD_AT_END) {
-        const int64_t K = fwd_point_width(w.rows.c, at);
-        const float *out = rows_at(&w.rows, at, &ld);
+        const int64_t K = fwd_point_width(c, layer, at);
+        const float *out = rows_at(&w.rows, layer, at, &ld);
         move_rows((rows_move){ u, K, out, ld, T, K }, p);
     }
     pool_leave(p);

@@ -1,6 +1,7 @@
 """quantize --match: layers make up for what quantizing changed in the layers before them."""
 import json
 import pathlib
+import random
 
 import pytest
 
@@ -44,26 +45,44 @@ def test_it_is_what_is_done_unasked_and_other_methods_refuse_it(llmq, draft, tmp
     assert llmq.json("inspect", tmp_path / "e")["recipe"]["match"] is False
 
 
+def of_arch(llmq, tmp_path, name, *more):
+    """A tiny checkpoint by `gptq` on 48 windows of its ids."""
+    src, ids = ROOT / "tests/golden/arch" / name, tmp_path / "text.ids"
+    vocab = json.loads((src / "config.json").read_text()).get("vocab_size", 64)
+    some = random.Random(1)
+    ids.write_text(" ".join(str(some.randrange(min(vocab, 64))) for i in range(4096)))
+    return ["quantize", src, "-m", "gptq", "-g", "16", "--calib", ids, "--calib-samples", "48", "--calib-len", "32", *more]
+
+
 def test_a_model_without_layers_of_that_kind_refuses_it_and_says_so(llmq, tmp_path):
-    src, ids = ROOT / "tests/golden/arch/mixtral-moe", tmp_path / "text.ids"
-    ids.write_text(" ".join(str(i * 7919 % 64) for i in range(1024)))
-    args = ["quantize", src, "-m", "gptq", "-g", "16", "--calib", ids, "--calib-samples", "8", "--calib-len", "32", "--no-check"]
-    assert "--match: expected layers of attention and a dense MLP" in llmq(*args, "--match", "-o", tmp_path / "q", code=2).stderr
+    args = of_arch(llmq, tmp_path, "longcat-flash", "--no-check")
+    assert "--match: expected layers of attention or a state" in llmq(*args, "--match", "-o", tmp_path / "q", code=2).stderr
     llmq(*args, "-o", tmp_path / "q")
     llmq(*args, "--no-match", "-o", tmp_path / "n")
     assert llmq.json("inspect", tmp_path / "q")["recipe"]["match"] is False and digest(tmp_path / "q") == digest(tmp_path / "n")
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "granite", "qwen2", "phi3", "bloom-alibi", "qwen2-moe-shared", "deepseek-v2-mla", "gemma3n"])
+# Norms after branches, factors of the residual, parallel branches, experts, MLA, states, layers without an MLP or without attention, K and V
+# of earlier layers; the last cannot be matched.
+LAYERS = ["gemma2", "gemma3", "olmo2", "granite", "qwen2", "phi3", "bloom-alibi", "qwen2-moe-shared", "deepseek-v2-mla", "deepseek-v3", "cohere2-moe",
+          "stablelm-parallel", "qwen3.5", "lfm2-moe", "falcon-mamba", "nemotron-h-moe", "recurrent-gemma", "jamba", "kimi-linear", "falcon-h1", "gemma4-ple",
+          "glm-moe-dsa", "gemma3n"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_every_kind_of_join_and_layer_is_gone_through(llmq, tmp_path, name):
-    """Norms after branches, factors of the residual, parallel branches, experts, MLA: those that cannot be matched go along."""
-    src = ROOT / "tests/golden/arch" / name
-    ids = tmp_path / "text.ids"
-    vocab = json.loads((src / "config.json").read_text()).get("vocab_size", 64)
-    ids.write_text(" ".join(str(i * 7919 % min(vocab, 64)) for i in range(4096)))
-    args = ["quantize", src, "-m", "gptq", "-g", "16", "--calib", ids, "--calib-samples", "48", "--calib-len", "32", "--no-check"]
-    found = {}
-    for threads in (1, 3):
-        llmq(*args, "--threads", threads, "-o", tmp_path / f"q{threads}.llmq")
-        found[threads] = digest(tmp_path / f"q{threads}.llmq")
-    assert found[1] == found[3]
+    args = of_arch(llmq, tmp_path, name, "--no-check")
+    least = llmq.json(*args, "--threads", 3, "--dry-run", "-o", tmp_path / "q")["least_memory_limit"]
+    found = set()
+    for i, more in enumerate((["--threads", 1], ["--threads", 3, "--memory-limit", least])):
+        llmq(*args, *more, "-o", tmp_path / f"q{i}.llmq")
+        found.add(digest(tmp_path / f"q{i}.llmq"))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-mla", "cohere2-moe", "lfm2-moe", "bamba", "nemotron-h", "gpt-neox"])
+def test_answers_of_any_kind_of_layer_come_nearer(llmq, tmp_path, name):
+    kl = {}
+    for how in ("--match", "--no-match"):
+        kl[how] = llmq.json(*of_arch(llmq, tmp_path, name, "--bits", "3", how), "-o", tmp_path / f"q{how}.llmq")["check"]["kl_mean"]
+    assert kl["--match"] < 0.95 * kl["--no-match"], kl
