@@ -339,6 +339,11 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked);
+/* Does a state go along, by products of its own? */
+static inline bool fwd_scans(const arch_config *c, int64_t layer)
+{
+    return arch_mixer_scans(c->layer[layer].mixer);
+}
 /* Of a layer that has points what is between two of them, as fwd_layer_to says (runtime/forward/forward.h); what is read
  * at FWD_AT_O and FWD_AT_DOWN is in a and mlp. */
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from, fwd_point at,

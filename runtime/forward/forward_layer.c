@@ -301,13 +301,6 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
     if (!r->parts && !r->c->w.o_norm_heads) r->ops->norm_in(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
-/* The products of h that a layer's mixer takes. */
-static bool mixes(const fwd_rows *r, int64_t layer)
-{
-    const arch_mixer m = r->c->layer[layer].mixer;
-    return arch_mixer_scans(m);
-}
-
 /* arch_row.early */
 static void keep_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
@@ -329,7 +322,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
         enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (arch_is_aside(r->c, layer - 1)) fwd_aside_resume(r);
     if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
-    if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
+    if (fwd_scans(r->c, layer)) r->ops->mix_in(r, l, layer);
 }
 
 /* Of MLA: what heads found, to a. */
@@ -345,7 +338,7 @@ static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
     if (m == MIX_NONE) return;
     open_out(r, &l->vec[R_ATTN_POST_NORM], branch_of(r, layer));
     if (arch_mixer_attends(m)) run_wo(r, l);
-    if (mixes(r, layer)) run_mix_out(r, l, layer);
+    if (fwd_scans(r->c, layer)) run_mix_out(r, l, layer);
 }
 static void attention_join(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
@@ -367,7 +360,7 @@ static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 static void run_point(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from,
                       fwd_point at, const fwd_kv *kv, const fwd_group *groups, int64_t n_groups)
 {
-    const bool mlp = !r->c->layer[layer].no_mlp, mix = mixes(r, layer);
+    const bool mlp = !r->c->layer[layer].no_mlp, mix = fwd_scans(r->c, layer);
     if (from == FWD_AT_QKV && mix) r->ops->mix_in(r, l, layer);
     if (from == FWD_AT_QKV && !mix) make_heads(r, l, layer, kv);
     if (at == FWD_AT_O && mix) r->ops->mix(r, l, layer, kv);
@@ -408,7 +401,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
     const model_vector *v = l->vec;
     const arch_mixer m = r->c->layer[layer].mixer;
     if (arch_mixer_attends(m)) run_heads(r, l, layer, kv, groups, n_groups);
-    if (mixes(r, layer)) {
+    if (fwd_scans(r->c, layer)) {
         pool_stage(r->p, STAGE_ATTENTION);
         r->ops->mix(r, l, layer, kv);
     }
