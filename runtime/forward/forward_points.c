@@ -46,14 +46,11 @@ fwd_point fwd_next_point(const arch_config *c, int64_t layer, fwd_point at)
 int64_t fwd_point_width(const arch_config *c, int64_t layer, fwd_point at)
 {
     const arch_config *own = arch_at(c, layer);
-    const int64_t width[FWD_N_POINTS] = { [FWD_AT_QKV] = c->hidden,
-                                          [FWD_AT_Q_B] = arch_q_width(own),
-                                          [FWD_AT_KV_B] = own->kv_lora,
-                                          [FWD_AT_O] =
-                                              fwd_scans(c, layer)
-                                                  ? arch_mix_width(own, c->layer[layer].mixer)
-                                                  : arch_o_width(own),
-                                          [FWD_AT_MLP] = c->hidden,
-                                          [FWD_AT_DOWN] = own->ffn };
+    const int64_t made =
+        fwd_scans(c, layer) ? arch_mix_width(own, c->layer[layer].mixer) : arch_o_width(own);
+    const int64_t width[FWD_N_POINTS] = {
+        [FWD_AT_QKV] = c->hidden, [FWD_AT_Q_B] = arch_q_width(own), [FWD_AT_KV_B] = own->kv_lora,
+        [FWD_AT_O] = made,        [FWD_AT_MLP] = c->hidden,         [FWD_AT_DOWN] = own->ffn
+    };
     return width[at];
 }
