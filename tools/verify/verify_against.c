@@ -20,8 +20,12 @@
  * steps (root mean square) is no rounding of its source: rounding to nearest gives 0.29, error
  * feedback below 1, and codes of another row of 4 bits 5 or so. Two weights may be 5 steps off, which a
  * short row shows: a small input makes up for the error of a large one that it goes along with
- * (2.9 steps in a row of 8 inputs). */
-static double max_rms_steps(int64_t K) { return sqrt(4 + 50 / (double)K); }
+ * (2.9 steps in a row of 8 inputs). A row that was matched to the original makes up for what quantizing changed before it too
+ * (3.8 steps in a row of 16). */
+static double max_rms_steps(int64_t K, bool matched)
+{
+    return sqrt(4 + (matched ? 200 : 50) / (double)K);
+}
 
 typedef struct {
     const src_tensor *mine;
@@ -140,6 +144,7 @@ typedef struct {
     bool calibrated; /* no bound per weight: a method that looks at activations, or one of others */
     bool fold;       /* columns, rows, norms and biases carry factors */
     bool tuned;      /* norms were trained */
+    bool matched;    /* weights make up for earlier linears */
     bool converted;  /* values were chosen anew since: neither bound holds */
     qt_scheme embed, head; /* that a conversion to floats ended; not of QT_UINT: none, or unknown */
 } recipe;
@@ -220,6 +225,7 @@ static lq_status read_recipe(recipe *r, const src_source *mine, const src_source
     const char *method = NULL;
     *r = (recipe){ .calibrated = !src_recipe(mine) && !src_conversion(mine) };
     js_bool(own, "fold", false, &r->fold, NULL);
+    js_bool(own, "match", false, &r->matched, NULL);
     r->tuned = js_get(own, "tune") != NULL;
     if (!js_str(own, "method", false, &method, NULL) && method) {
         const qz_method *m;
@@ -288,7 +294,7 @@ static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_er
 {
     char what[160];
     const bool dense = p->q.scheme.kind == QT_DENSE;
-    const double most = max_rms_steps(p->K);
+    const double most = max_rms_steps(p->K, r.matched);
     if ((r.fold || r.tuned) && dense && p->mine->n_dims == 1)
         return LQ_OK; /* norms and biases: factors unknown */
     if (r.fold && arch_role_exact(role)) return check_folded(v, p, err);
