@@ -315,11 +315,7 @@ static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, loo
 static bool looked_at(const cal_pass *r, int64_t layer, cal_site site)
 {
     const arch_config *c = r->m.cfg;
-    if (!r->staged || !fwd_has_points(c, layer)) return false;
-    for (fwd_point at = fwd_first_point(c, layer); at < FWD_AT_END;
-         at = fwd_next_point(c, layer, at))
-        if (cal_site_at(c, layer, at) == site) return true;
-    return false;
+    return r->staged && fwd_has_points(c, layer) && cal_at_point(c, layer, site);
 }
 
 /* Empty statistics of what the layer has; rest: but for what stages have looked at. */

@@ -108,3 +108,11 @@ fwd_point cal_point_of(const arch_config *c, int64_t layer, arch_role r)
         if (cal_site_of(&site, c, r) && cal_site_at(c, layer, at) == site) return at;
     return fwd_points_to_end(c, layer) ? first : FWD_AT_END;
 }
+
+bool cal_at_point(const arch_config *c, int64_t layer, cal_site s)
+{
+    for (fwd_point at = fwd_first_point(c, layer); at < FWD_AT_END;
+         at = fwd_next_point(c, layer, at))
+        if (cal_site_at(c, layer, at) == s) return true;
+    return false;
+}

@@ -38,5 +38,7 @@ int64_t cal_site_width(const arch_config *c, cal_site s); /* of a layer: c from 
  * its points (fwd_points_to_end). */
 cal_site cal_site_at(const arch_config *c, int64_t layer, fwd_point at);
 fwd_point cal_point_of(const arch_config *c, int64_t layer, arch_role r);
+/* Is a site that of one of its points? */
+bool cal_at_point(const arch_config *c, int64_t layer, cal_site s);
 
 #endif

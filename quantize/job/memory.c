@@ -308,17 +308,6 @@ static size_t weighed_bytes(const memory_work *w, const arch_config *own, cal_si
     return (size_t)(cal_chunk(w->windows, w->len) * (width + 2)) * F;
 }
 
-/* Is it looked at in a stage? */
-static bool at_point(const memory_work *w, int64_t layer, cal_site s)
-{
-    const arch_config *c = &w->plan->cfg;
-    if (!in_stages(w, layer)) return false;
-    for (fwd_point at = fwd_first_point(c, layer); at < FWD_AT_END;
-         at = fwd_next_point(c, layer, at))
-        if (cal_site_at(c, layer, at) == s) return true;
-    return false;
-}
-
 /* H of the layer's inputs: of what it has once (in stages one at a time, then those of the rest), and of one expert.
  * glance: all of what it has once, without tokens' weights. */
 static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64_t layer,
@@ -334,7 +323,8 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
         if (s < CAL_N_SHARED && has[s]) {
-            const bool staged = !glance && at_point(w, layer, (cal_site)s);
+            const bool staged =
+                !glance && in_stages(w, layer) && cal_at_point(c, layer, (cal_site)s);
             const size_t one = h_bytes(own, (cal_site)s) +
                                (glance ? 0 : weighed_bytes(w, own, (cal_site)s, staged)) +
                                (staged ? m_bytes(w, own, (cal_site)s) : 0);
