@@ -25,15 +25,16 @@ struct cal_pass {
     cal_share share;  /* of which slices are ours: what is a chunk below is one of them */
     cal_found *found; /* where there are several ranks, and layers are looked at */
     float *all;       /* likewise a whole chunk's rows between stages */
-    bool want_h, all_experts, sums, staged;
+    bool want_h, all_experts, sums, staged, keep_rows;
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
     float *(*weight)[CAL_N_SHARED];
     store state; /* fwd_state: of a chunk [T, hidden], then the rest */
-    store inner; /* what is read at FWD_AT_O, until the state has joined it; width 0: none */
-    store own;   /* the original's; width 0: none */
-    float *u;    /* of a chunk: what is read at a point; NULL: layers have none */
+    store
+        inner; /* what is read at FWD_AT_O, until the state has joined it, then at FWD_AT_DOWN; width 0: none */
+    store own; /* the original's; width 0: none */
+    float *u;  /* of a chunk: what is read at a point; NULL: layers have none */
     /* likewise the original's, their difference, and what it makes of outputs */
     float *u0, *du, *d;
     float *all_d; /* rows compared of a whole chunk, where there are several ranks */
@@ -128,15 +129,29 @@ int64_t cal_stage_width(const arch_config *c)
     return most;
 }
 
-int64_t cal_kept_width(const arch_config *c)
+/* Between stages: of an MLP's inputs, with keep_rows alone. */
+static bool is_kept(const arch_config *c, int64_t layer, fwd_point at, bool keep_rows)
+{
+    return (at == FWD_AT_O || (at == FWD_AT_DOWN && keep_rows)) && fwd_has_points(c, layer) &&
+           fwd_has_point(c, layer, at);
+}
+
+int64_t cal_kept_width(const arch_config *c, bool keep_rows)
 {
     int64_t most = 0;
-    for (int64_t i = 0; i < c->layers; i++) {
-        const bool has = fwd_has_points(c, i) && fwd_has_point(c, i, FWD_AT_O);
-        const int64_t width = has ? fwd_point_width(c, i, FWD_AT_O) : 0;
-        most = width > most ? width : most;
-    }
+    for (int64_t i = 0; i < c->layers; i++)
+        for (fwd_point at = FWD_AT_QKV; at < FWD_AT_END; at++) {
+            const bool kept = is_kept(c, i, at, keep_rows);
+            const int64_t width = kept ? fwd_point_width(c, i, at) : 0;
+            most = width > most ? width : most;
+        }
     return most;
+}
+
+bool cal_keeps_rows(const arch_config *c, int64_t tokens)
+{
+    const int64_t width = cal_kept_width(c, true) - cal_kept_width(c, false);
+    return tokens * width * (int64_t)sizeof(float) <= 1 << 30;
 }
 
 int64_t cal_match_width(const arch_config *c) { return 2 * cal_stage_width(c) + c->hidden; }
@@ -154,7 +169,7 @@ static lq_status open_stages(cal_pass *r, const cal_opts *o, lq_err *err)
     const size_t rows = (size_t)(r->share.per_slice * r->len), width = (size_t)cal_stage_width(c),
                  hidden = (size_t)c->hidden, f = sizeof(float),
                  all = o->ranks ? (size_t)(r->share.per_chunk * r->len) : 0;
-    lq_status s = open_store(&r->inner, r, cal_kept_width(c), o->spill_dir, err);
+    lq_status s = open_store(&r->inner, r, cal_kept_width(c, o->keep_rows), o->spill_dir, err);
     if (!s && o->match) s = open_store(&r->own, r, fwd_state(c), o->spill_dir, err);
     if (s) return s;
     r->u = malloc(rows * width * f);
@@ -185,6 +200,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     r->all_experts = o->all_experts;
     r->sums = o->sums;
     r->staged = o->staged;
+    r->keep_rows = o->keep_rows;
     r->weight = o->weight;
     r->on = o->on;
     r->share = share_of(o->ranks, r->n, r->len, cal_chunk(r->n, r->len) / r->len);
@@ -499,12 +515,14 @@ typedef struct {
     lq_err *err;
 } stage;
 
-/* Where a stage that ends at a point begins, for the layer at work: only what took attention or a state to make is kept for
- * the next one. */
-static fwd_point begins_at(const arch_config *c, int64_t layer, fwd_point at)
+/* Where a stage that ends at a point begins, for the layer at work: what took attention or a state to make is kept for the
+ * next one, and what gate and up make with keep_rows. */
+static fwd_point begins_at(const cal_pass *r, int64_t layer, fwd_point at)
 {
+    const arch_config *c = r->m.cfg;
     if (at <= FWD_AT_O) return FWD_AT_QKV;
     if (at == FWD_AT_MLP && fwd_has_point(c, layer, FWD_AT_O)) return FWD_AT_O;
+    if (at == FWD_AT_END && is_kept(c, layer, FWD_AT_DOWN, r->keep_rows)) return FWD_AT_DOWN;
     return fwd_has_point(c, layer, FWD_AT_MLP) ? FWD_AT_MLP : FWD_AT_O;
 }
 
@@ -512,19 +530,20 @@ static fwd_point begins_at(const arch_config *c, int64_t layer, fwd_point at)
 static lq_status go_on(const stage *k, int64_t c)
 {
     cal_pass *r = k->r;
-    const fwd_point from = begins_at(r->m.cfg, k->layer, k->at);
-    const int64_t width = fwd_point_width(r->m.cfg, k->layer, FWD_AT_O);
-    const size_t bytes = (size_t)(chunk_windows(r, c) * r->len * width) * sizeof *r->u;
+    const arch_config *cfg = r->m.cfg;
+    const fwd_point from = begins_at(r, k->layer, k->at);
+    const size_t T = (size_t)(chunk_windows(r, c) * r->len);
     float *x = place_of(r, &r->state, c), *kept = place_of(r, &r->inner, c);
     lq_status s = get_chunk(r, &r->state, c, r->state.width, k->err);
-    if (!s && from == FWD_AT_O) {
+    if (!s && is_kept(cfg, k->layer, from, r->keep_rows)) {
+        const int64_t width = fwd_point_width(cfg, k->layer, from);
         s = get_chunk(r, &r->inner, c, width, k->err);
-        memcpy(r->u, kept, bytes);
+        memcpy(r->u, kept, T * (size_t)width * sizeof *kept);
     }
     if (!s) s = chunk_to(r, c, k->layer, k->l, from, k->at, x, r->u, k->err);
-    if (!s && k->at == FWD_AT_O) {
-        memcpy(kept, r->u, bytes);
-        s = put_chunk(r, &r->inner, c, width, k->err);
+    if (!s && is_kept(cfg, k->layer, k->at, r->keep_rows)) {
+        memcpy(kept, r->u, T * (size_t)k->K * sizeof *kept);
+        s = put_chunk(r, &r->inner, c, k->K, k->err);
     }
     const bool along =
         r->state.width > r->m.cfg->hidden; /* K and V that later layers read, or the like */

@@ -10,7 +10,7 @@
  * Arithmetic is f32; windows are cut into fixed chunks, so nothing depends on the number of threads
  * or on where the states are. Memory: the hidden states (or one chunk of them, the rest in a file),
  * one chunk's buffers, and the statistics asked for; in stages also what attention made for each token (what gate and up
- * make is made again), and where an original goes along its states. */
+ * make too with keep_rows), and where an original goes along its states. */
 #ifndef LLMQ_CALIB_FORWARD_PASS_H
 #define LLMQ_CALIB_FORWARD_PASS_H
 
@@ -28,6 +28,8 @@ typedef struct {
     bool
         match; /* cal_stage is told what to compare with (cal_original): the original's states go along. Not
                       where layers have no points */
+    bool
+        keep_rows; /* what is read at FWD_AT_DOWN is kept until the state goes on from there; else it is made again */
     bool logits;      /* cal_logits will be called: the head is loaded */
     float outlier;    /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
@@ -102,7 +104,9 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
 /* Floats of what a token's linears read at a point at most, and of those that are kept for every token between
  * stages. */
 int64_t cal_stage_width(const arch_config *c);
-int64_t cal_kept_width(const arch_config *c);
+int64_t cal_kept_width(const arch_config *c, bool keep_rows);
+/* keep_rows where memory is not limited: of so many tokens they take no more than 1 GiB. */
+bool cal_keeps_rows(const arch_config *c, int64_t tokens);
 /* With cal_opts.match: those of a chunk's token that d takes. */
 int64_t cal_match_width(const arch_config *c);
 /* Once the state is after the last layer, of one process: logits [n, vocab] of positions from .. from + n of a

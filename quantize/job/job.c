@@ -233,6 +233,7 @@ static progress_work work_of(const qz_job *j, const qz_plan *plan, const qz_memo
         .staged = qz_in_stages(j->o),
         .matched = qz_matches(j->o),
         .folds = qz_folds(j->o),
+        .keep_rows = memory->keep_rows,
         .len = len,
         .tokens = c ? c->n * len : 0,
         .curvature_tokens = curved * len,

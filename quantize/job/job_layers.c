@@ -206,6 +206,7 @@ lq_status job_layers(job_run *r, lq_err *err)
                        .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),
                        .match = qz_matches(r->j->o),
+                       .keep_rows = r->memory.keep_rows,
                        .looks = qz_matches(r->j->o) && qz_folds(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts,

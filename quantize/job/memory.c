@@ -203,12 +203,12 @@ static int64_t rows_of_all(const memory_work *w)
 }
 
 /* What is kept between the stages of a layer, and an original's states. */
-static size_t stage_bytes(const memory_work *w, bool spill)
+static size_t stage_bytes(const memory_work *w, bool spill, bool keep_rows)
 {
     const arch_config *c = &w->plan->cfg;
     const int64_t own = any_match(w) ? fwd_state(c) : 0;
     return any_stages(w) ? (size_t)(rows_held(w->ranks, w->windows, w->len, spill) *
-                                    (cal_kept_width(c) + own)) *
+                                    (cal_kept_width(c, keep_rows) + own)) *
                                F
                          : 0;
 }
@@ -340,7 +340,7 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
 /* ---- phases ---- */
 /* The choices that memory decides. */
 typedef struct {
-    bool spill;
+    bool spill, keep_rows;
     size_t experts;
 } choice;
 
@@ -376,7 +376,7 @@ static size_t layers_peak(const memory_work *w, choice ch)
         peak = larger(peak, p.packed + larger(folding, h + both) + sent_bytes(w, i));
     }
     return peak + curvature_bytes(w) + run_bytes(w, w->ranks, w->windows, w->len, ch.spill) +
-           stage_bytes(w, ch.spill) + point_bytes(w) + statistics_bytes(w);
+           stage_bytes(w, ch.spill, ch.keep_rows) + point_bytes(w) + statistics_bytes(w);
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;
@@ -573,7 +573,7 @@ static size_t disk_bytes(const memory_work *w, choice ch)
         sum += p.made + p.residual + (trained ? p.trained + p.made : 0);
     }
     const size_t layers =
-        state_bytes(w, w->ranks, w->windows, w->len, false) + stage_bytes(w, false);
+        state_bytes(w, w->ranks, w->windows, w->len, false) + stage_bytes(w, false, false);
     const size_t tuning = state_bytes(w, 1, windows, w->len, false);
     if (spill && w->windows * w->len > cal_chunk(w->windows, w->len))
         return sum + larger(layers, tuning);
@@ -592,16 +592,21 @@ static const char *limit_text(char out[32], size_t bytes)
 lq_status qz_memory_of(qz_memory *n, const memory_work *w, size_t limit, lq_err *err)
 {
     enum { STEPS = 8 };
-    const choice all = { false, SIZE_MAX };
-    choice use = all;
-    const peak least = peak_of(w, (choice){ true, 1 });
-    peak p = peak_of(w, all);
+    const int64_t rows = rows_held(w->ranks, w->windows, w->len, false);
+    choice use = { .keep_rows = limit || cal_keeps_rows(&w->plan->cfg, rows), .experts = SIZE_MAX };
+    const peak least = peak_of(w, (choice){ .spill = true, .experts = 1 });
+    peak p = peak_of(w, use);
+    if (limit && p.rss > limit) {
+        use.keep_rows = false;
+        p = peak_of(w, use);
+    }
     for (int i = 0; limit && p.rss > limit && i <= STEPS;
          i++) { /* experts in halves of the limit */
-        use = (choice){ true, i < STEPS ? limit >> (i + 1) : 1 };
+        use = (choice){ .spill = true, .experts = i < STEPS ? limit >> (i + 1) : 1 };
         p = peak_of(w, use);
     }
     *n = (qz_memory){ .rss = p.rss, .least = least.rss, .phase = p.phase, .spill = use.spill };
+    n->keep_rows = use.keep_rows;
     n->experts = use.experts;
     n->states = states_on_disk(w, use);
     n->disk = disk_bytes(w, use);

@@ -37,6 +37,7 @@ typedef struct {
     size_t least;        /* the smallest limit that will do; any larger one does too */
     progress_kind phase; /* that has the peak */
     bool spill;          /* hidden states go to disk */
+    bool keep_rows;      /* what gate and up make is kept between stages (calib/forward_pass.h) */
     bool states;         /* and what is trained */
     size_t experts;      /* bytes for H of experts at once */
     size_t disk;         /* next to the output while it is made: finished layers and states */

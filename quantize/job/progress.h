@@ -47,6 +47,7 @@ typedef struct {
     bool matched,
         folds; /* ... beside the original's; scales of inputs are chosen, for which some of the text goes through
                             these once more */
+    bool keep_rows;                                 /* qz_memory */
     int64_t len;                                    /* tokens of a window of text */
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
     int64_t tuned_tokens;                           /* of all steps of tuning */

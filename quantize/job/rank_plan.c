@@ -173,7 +173,8 @@ static double match_memory(const counting *k)
     const double width = (double)cal_stage_width(c), H = (double)c->hidden;
     const double slice = (double)(k->share.per_slice * k->share.len);
     const double chunk = k->out->ranks > 1 ? (double)(k->share.per_chunk * k->share.len) : 0;
-    return 4 * (k->mine * (double)(cal_kept_width(c) + fwd_state(c)) +
+    const bool keep_rows = cal_keeps_rows(c, (int64_t)k->mine);
+    return 4 * (k->mine * (double)(cal_kept_width(c, keep_rows) + fwd_state(c)) +
                 slice * (width + (double)cal_match_width(c)) + chunk * (width + H));
 }
 

@@ -45,6 +45,19 @@ def test_it_is_what_is_done_unasked_and_other_methods_refuse_it(llmq, draft, tmp
     assert llmq.json("inspect", tmp_path / "e")["recipe"]["match"] is False
 
 
+def test_less_memory_makes_what_down_reads_again_with_the_same_result(llmq, draft, tmp_path):
+    args, need, made = ["-m", "gptq", "--threads", "1"], {}, {}
+    peak = quantize(llmq, draft, tmp_path / "dry", *args, "--dry-run")
+    for name, limit in ("kept", peak["predicted_rss"]), ("again", peak["predicted_rss"] - 1), ("spilled", peak["least_memory_limit"]):
+        need[name] = quantize(llmq, draft, tmp_path / name, *args, "--memory-limit", limit, "--dry-run")
+        quantize(llmq, draft, tmp_path / name, *args, "--memory-limit", limit)
+        made[name] = digest(tmp_path / name)
+    rows = 32 * 512 * (384 - 128) * 4
+    assert need["kept"]["predicted_rss"] == peak["predicted_rss"] == need["again"]["predicted_rss"] + rows
+    assert need["again"]["predicted_disk"] < need["spilled"]["predicted_disk"]
+    assert len(set(made.values())) == 1
+
+
 def of_arch(llmq, tmp_path, name, *more):
     """A tiny checkpoint by `gptq` on 48 windows of its ids."""
     src, ids = ROOT / "tests/golden/arch" / name, tmp_path / "text.ids"
