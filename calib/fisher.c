@@ -258,6 +258,7 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     w.c = src_config(src);
     f->layers = w.c->layers;
     f->windows = windows < samples->n ? windows : samples->n;
+    f->tokens = f->windows * samples->len;
     w.chunk = fisher_chunk(w.c, f->windows, samples->len);
     w.keep = keep && grad_can_keep(w.c, w.chunk, samples->len);
     lq_status s = load(&w, err);

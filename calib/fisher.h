@@ -28,7 +28,7 @@
 enum { FISHER_BLOCK = GRAD_BLOCK, FISHER_WEIGHT_MOST = 8 };
 
 typedef struct {
-    int64_t layers, windows;
+    int64_t layers, windows, tokens; /* tokens of the windows that were looked at */
     /* [layers]: ceil(N / B) blocks [B,B]; the last one's upper left. NULL: the layer has no such linear */
     float *(*G)[GRAD_SUMS];
     /* [layers]: [tokens of all samples], CAL_TOKEN_UNKNOWN in windows that were not looked at; NULL: no such site, or

@@ -344,11 +344,32 @@ lq_status cal_stats_finish(cal_stats *s, lq_err *err)
     return LQ_OK;
 }
 
+void cal_stats_shrink(cal_stats *s)
+{
+    const int64_t K = s->K;
+    double sum = 0;
+    if (!s->H || !s->tokens || s->shrink > 0) return;
+    for (int64_t i = 0; i < K; i++)
+        sum += (double)s->H[i * K + i];
+    s->shrink = CAL_SHRINK * sum / (double)s->tokens;
+    for (int64_t i = 0; i < K; i++)
+        s->H[i * K + i] = (float)((double)s->H[i * K + i] + s->shrink);
+}
+
 int64_t cal_stats_bad(const cal_stats *s)
 {
     for (int64_t k = 0; k < s->K; k++)
         if (!isfinite(s->max_abs[k])) return k;
     return -1;
+}
+
+void cal_layer_stats_shrink(cal_layer_stats *s)
+{
+    for (int i = 0; i < CAL_N_SHARED; i++)
+        cal_stats_shrink(&s->site[i]);
+    for (int i = 0; i < CAL_N_OF_EXPERT; i++)
+        for (int64_t e = 0; s->expert[i] && e < s->n_experts; e++)
+            cal_stats_shrink(&s->expert[i][e]);
 }
 
 void cal_layer_stats_free(cal_layer_stats *s)

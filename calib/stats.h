@@ -43,6 +43,7 @@ typedef struct {
     int part,
         parts; /* a share of the sums is made here: of H and M every tile t with t mod parts = part; 0: all are */
     bool elsewhere; /* H is with another rank */
+    double shrink;  /* that was added to H's diagonal; 0: nothing */
 } cal_stats;
 
 /* Zero, or reuse what is there when K is the same. `on` is borrowed until cal_stats_free; NULL: the
@@ -63,6 +64,10 @@ void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to)
 size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box);
 /* Errors: LQ_ENOMEM, LQ_EDEVICE (of what was done there). */
 lq_status cal_stats_finish(cal_stats *s, lq_err *err);
+/* H += CAL_SHRINK K / tokens of its mean diagonal, once: of few tokens for each input what two inputs have in common is mostly chance, and
+ * rounding would follow it. Source: Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004). */
+#define CAL_SHRINK 4.0
+void cal_stats_shrink(cal_stats *s);
 /* The first input that was NaN or Inf somewhere; -1: none. */
 int64_t cal_stats_bad(const cal_stats *s);
 
@@ -75,6 +80,7 @@ typedef struct {
 } cal_layer_stats;
 
 void cal_layer_stats_free(cal_layer_stats *s);
+void cal_layer_stats_shrink(cal_layer_stats *s);
 /* Of the linears of a role; NULL: none (an expert outside first..). */
 cal_stats *cal_stats_of(cal_layer_stats *s, const arch_config *c, arch_role r, int64_t expert);
 

@@ -88,6 +88,8 @@ static lq_status round_units(work *w, const group *g, piece *p, size_t n_pieces,
 static lq_status round_and_share(work *w, group *g, bool shared, lq_err *err)
 {
     const size_t most = shared ? layer_most_pieces(w, g->n) : g->n + 1;
+    for (size_t i = 0; i < g->n; i++)
+        if (g->u[i].st) cal_stats_shrink(g->u[i].st);
     piece *p = lq_push(&g->a, most * sizeof *p);
     unit_sums *sums = lq_push(&g->a, most * sizeof *sums);
     gptq_basis *b = lq_push(&g->a, (g->n + 1) * sizeof *b);
@@ -262,6 +264,7 @@ lq_status qz_layer_change(qz_layer_work *w, cal_layer_stats *st, qz_item *items,
     group *g = &w->kept;
     *n = 0;
     w->st = st;
+    if (st) cal_layer_stats_shrink(st);
     w->fold = st && qz_folds(w->o);
     w->changing = true;
     lq_status s = find_units(w, g, -1, true, err);
@@ -303,11 +306,10 @@ lq_status qz_layer_round_at(qz_layer_work *w, cal_layer_stats *st, fwd_point at,
     w->staged = true;
     w->at = at;
     *n = 0;
+    w->st = st;
     if (w->kept.u) {
-        w->st = st;
         s = round_kept(w, err);
     } else {
-        w->st = st;
         w->fold = false;
         s = round_group(w, -1, err);
     }

@@ -11,9 +11,9 @@
 #include "quantize/layer/layer_impl.h"
 #include "quantize/methods/cholesky.h"
 
-/* r, of H's mean diagonal: text says little of directions that it hardly has, and the less the fewer tokens there are for
- * each input. */
-static double ridge(const cal_stats *st) { return 0.02 + 4 * (double)st->K / (double)st->tokens; }
+/* r, of H's mean diagonal: text says little of directions that it hardly has. How few tokens there are is in H
+ * (cal_stats_shrink). */
+static const double ridge = 0.02;
 
 size_t layer_match_bytes(int64_t N, int64_t K, int64_t D)
 {
@@ -49,7 +49,7 @@ static lq_status solve(work *w, cal_stats *st, lq_err *err)
         sum += (double)st->H[i * K + i];
     }
     if (!s)
-        s = cholesky_upper(U, st->H, order, K, ridge(st) * sum / (double)K, w->o->on, w->how.ranks,
+        s = cholesky_upper(U, st->H, order, K, ridge * sum / (double)K, w->o->on, w->how.ranks,
                            w->p, err);
     if (!s && !(half = lq_push(&a, n * sizeof *half))) s = layer_no_memory(n * sizeof *half, err);
     if (!s) {
@@ -110,6 +110,7 @@ lq_status layer_match_group(work *w, group *g, lq_err *err)
     const bool ends = cal_ends_branch(w->at);
     cal_stats *st = g->n ? g->u[0].st : NULL;
     if (!st || !st->M) return LQ_OK;
+    cal_stats_shrink(st);
     lq_status s = solve(w, st, err);
     if (s == LQ_ECHECK) return LQ_OK; /* H is not usable: rounding will say so */
     if (!s && !is_finite(st)) return LQ_OK;

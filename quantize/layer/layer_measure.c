@@ -80,7 +80,7 @@ lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
     qz_out q;
     qz_loss loss;
     scheme.act_order = false;
-    const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL };
+    const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL, .shrink = u->st->shrink };
     lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
     if (!s && scheme.recip) s = layer_tensor_scale(&q, w, u, err);
     if (!s && scheme.recip) spec = rtn_spec_of(&q, w->o->limits, false);

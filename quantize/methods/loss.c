@@ -1,6 +1,7 @@
 /* quantize/methods/loss.c - errors of a rounded weight, by tiles of rows. */
 #include "quantize/methods/loss.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "calib/gemm.h"
@@ -18,8 +19,8 @@ typedef struct {
     lq_dtype d;
     const float *H;
     qz_fold fold;
-    double *square, *loss; /* per tile; per row */
-    float *e, *g;          /* [rows_at_once][K] each: with H of the tiles from `first` on, else a
+    double *square, *plain, *loss; /* per tile; likewise of what H is applied to; per row */
+    float *e, *g; /* [rows_at_once][K] each: with H of the tiles from `first` on, else a
                               tile for each thread */
     int64_t first;
 } work;
@@ -65,7 +66,7 @@ static void run_tile(void *ctx, int64_t i, int thread)
     const int64_t item = c->first + i, place = c->H ? i : thread;
     int64_t N = c->q->N, K = c->q->K, n0 = item * ROWS, rows = N - n0 < ROWS ? N - n0 : ROWS;
     float *e = c->e + place * ROWS * K, *g = c->g + place * ROWS * K;
-    double square = 0;
+    double square = 0, plain = 0;
     if (!c->H && !c->fold.cols && !c->fold.rows) {
         c->square[item] = plain_squares(c, n0, n0 + rows, g, e);
         if (isfinite(c->square[item])) return;
@@ -78,8 +79,10 @@ static void run_tile(void *ctx, int64_t i, int thread)
         if (c->fold.rows) x *= (double)c->fold.rows[n0 + j / K];
         square += x * x;
         if (c->fold.inputs) e[j] *= c->fold.inputs[j % K];
+        plain += (double)e[j] * (double)e[j];
     }
     c->square[item] = square;
+    c->plain[item] = plain;
 }
 
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
@@ -88,7 +91,7 @@ lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d
     const int64_t N = q->N, K = q->K, tiles = lq_ceil_div(N, ROWS);
     const int threads = pool_threads(p);
     work c = { .q = q, .W = W, .d = d, .H = H, .fold = fold };
-    c.square = calloc((size_t)(tiles + N), sizeof *c.square);
+    c.square = calloc((size_t)(2 * tiles + N), sizeof *c.square);
     c.e = malloc(qz_loss_bytes(N, K, H, threads));
     lq_status s = LQ_OK;
     if (!c.square || !c.e) {
@@ -96,7 +99,8 @@ lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d
     } else {
         double square = 0, loss = 0;
         c.g = c.e + rows_at_once(N, H, threads) * K;
-        c.loss = c.square + tiles;
+        c.plain = c.square + tiles;
+        c.loss = c.plain + tiles;
         for (int64_t n; c.first < tiles; c.first += n) {
             const int64_t n0 = c.first * ROWS;
             n = H && tiles - c.first > TILES_WITH_H ? TILES_WITH_H : tiles - c.first;
@@ -105,12 +109,14 @@ lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d
                 gemm_quadratic(c.loss + n0, c.e, c.g, H, N - n0 < LOSS_ROWS ? N - n0 : LOSS_ROWS, K,
                                p);
         }
-        for (int64_t i = 0; i < tiles; i++)
-            square += c.square[i];
         for (int64_t i = 0; i < N && H; i++)
             loss += c.loss[i];
+        for (int64_t i = 0; i < tiles; i++) {
+            square += c.square[i];
+            loss -= fold.shrink * c.plain[i];
+        }
         out->rmse = sqrt(square / ((double)N * (double)K));
-        out->loss = H ? loss : (double)NAN;
+        out->loss = H ? fmax(loss, 0) : (double)NAN;
     }
     free(c.e);
     free(c.square);

@@ -20,6 +20,7 @@ typedef struct {
     const float *cols, *rows;
     const float *inputs; /* H is of inputs divided by these [K], and W was not multiplied by them;
                             NULL: of W's own inputs */
+    double shrink; /* what H's diagonal has of cal_stats_shrink, which is left out of the loss */
 } qz_fold;
 
 enum { LOSS_ROWS = 512 }; /* at once with H, as f32 differences and times H */

@@ -263,6 +263,26 @@ TEST(tokens_count_by_their_weights_and_large_ones_that_are_not_known_by_the_medi
     free(x);
 }
 
+TEST(few_tokens_for_each_input_leave_less_of_what_two_have_in_common)
+{
+    enum { K = 3, T = 6 };
+    static const float x[T * K] = { 1, 2, 0, 3, -1, 0, 0, 2, 0, 1, 1, 0, 2, 0, 0, -1, 4, 0 };
+    cal_stats s = { 0 };
+    lq_err err = { "" };
+    CHECK(!cal_stats_init(&s, K, true, NULL, &err), "%s", err.msg);
+    CHECK(!cal_stats_add(&s, x, K, T, NULL, &err), "%s", err.msg);
+    CHECK(!cal_stats_finish(&s, &err), "%s", err.msg);
+    float H[K * K];
+    memcpy(H, s.H, sizeof H);
+    for (int again = 0; again < 2; again++)
+        cal_stats_shrink(&s);
+    const float mean = (H[0] + H[4] + H[8]) / K, add = (float)CAL_SHRINK * K / T * mean;
+    for (int i = 0; i < K * K; i++)
+        CHECK(fabsf(s.H[i] - H[i] - (i % (K + 1) ? 0 : add)) <= 1e-6F * add, "H[%d]: %g, was %g", i,
+              (double)s.H[i], (double)H[i]);
+    cal_stats_free(&s);
+}
+
 TEST(an_input_that_was_not_finite_once_stays_known)
 {
     static const struct {
@@ -332,6 +352,7 @@ int main(int argc, char **argv)
     RUN(statistics_are_the_definition_and_the_same_for_any_number_of_threads);
     RUN(rows_that_come_along_are_summed_with_the_inputs_by_any_threads_and_parts);
     RUN(tokens_count_by_their_weights_and_large_ones_that_are_not_known_by_the_median);
+    RUN(few_tokens_for_each_input_leave_less_of_what_two_have_in_common);
     RUN(an_input_that_was_not_finite_once_stays_known);
     RUN(windows_that_the_model_writes_depend_on_the_seed_and_their_number_alone);
     return check_end();
