@@ -344,16 +344,20 @@ lq_status cal_stats_finish(cal_stats *s, lq_err *err)
     return LQ_OK;
 }
 
+double cal_shrink(float *A, int64_t n, int64_t ld, int64_t tokens)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)A[i * ld + i];
+    const double add = 4 * sum / (double)tokens;
+    for (int64_t i = 0; i < n; i++)
+        A[i * ld + i] = (float)((double)A[i * ld + i] + add);
+    return add;
+}
+
 void cal_stats_shrink(cal_stats *s)
 {
-    const int64_t K = s->K;
-    double sum = 0;
-    if (!s->H || !s->tokens || s->shrink > 0) return;
-    for (int64_t i = 0; i < K; i++)
-        sum += (double)s->H[i * K + i];
-    s->shrink = CAL_SHRINK * sum / (double)s->tokens;
-    for (int64_t i = 0; i < K; i++)
-        s->H[i * K + i] = (float)((double)s->H[i * K + i] + s->shrink);
+    if (s->H && s->tokens && s->shrink == 0) s->shrink = cal_shrink(s->H, s->K, s->K, s->tokens);
 }
 
 int64_t cal_stats_bad(const cal_stats *s)

@@ -64,9 +64,11 @@ void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to)
 size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box);
 /* Errors: LQ_ENOMEM, LQ_EDEVICE (of what was done there). */
 lq_status cal_stats_finish(cal_stats *s, lq_err *err);
-/* H += CAL_SHRINK K / tokens of its mean diagonal, once: of few tokens for each input what two inputs have in common is mostly chance, and
- * rounding would follow it. Source: Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004). */
-#define CAL_SHRINK 4.0
+/* A [n,n], rows ld apart, a mean over tokens: its diagonal gets 4 n / tokens of the diagonal's mean, and that is returned. With few
+ * tokens for each input what two inputs have in common is mostly chance, and rounding would follow it. Source: Ledoit and
+ * Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004). */
+double cal_shrink(float *A, int64_t n, int64_t ld, int64_t tokens);
+/* So H, once. */
 void cal_stats_shrink(cal_stats *s);
 /* The first input that was NaN or Inf somewhere; -1: none. */
 int64_t cal_stats_bad(const cal_stats *s);

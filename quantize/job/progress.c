@@ -151,7 +151,8 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
     const bool by_points = staged && fwd_points_to_end(c, e->layer);
     const fwd_point at = cal_point_of(c, e->layer, e->role),
                     last = fwd_has_point(c, e->layer, FWD_AT_DOWN) ? FWD_AT_DOWN : FWD_AT_O;
-    /* In stages the last linear is run on the way to the end alone, and what an MLP begins with again where its rows are not kept. */
+    /* In stages the last linear is run on the way to the end alone, and what an MLP begins with again where its rows
+     * are not kept. */
     if (!by_points || at != last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
     if (e->layer + 1 < m->n_layers &&
         (!by_points || at == last || (at == FWD_AT_MLP && !w->keep_rows)))

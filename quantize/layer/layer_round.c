@@ -67,21 +67,6 @@ unit layer_unit(const work *w, target *t, int64_t expert)
 
 /* ---- rounding ---- */
 
-/* As cal_stats_shrink: blocks [B,B] of the curvature of N outputs. */
-static void shrink(float *G, int64_t N, int64_t tokens)
-{
-    const int64_t B = FISHER_BLOCK;
-    for (int64_t n = 0; n < N; n += B) {
-        const int64_t rows = N - n < B ? N - n : B;
-        double sum = 0;
-        for (int64_t i = 0; i < rows; i++)
-            sum += (double)G[(n + i) * B + i];
-        for (int64_t i = 0; i < rows; i++)
-            G[(n + i) * B + i] =
-                (float)((double)G[(n + i) * B + i] + CAL_SHRINK * sum / (double)tokens);
-    }
-}
-
 /* m->G: the curvature of a linear of this layer, for outputs as folding left them; NULL: none. That of inputs is u's
  * statistics, whose tokens count by the gradient there (calib/fisher.h). */
 static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_arena *a, lq_err *err)
@@ -95,7 +80,8 @@ static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_are
     float *G = lq_push(a, n * sizeof *G);
     if (!G) return layer_no_memory(n * sizeof *G, err);
     m->G = memcpy(G, from->G[w->layer][k] + u->skipped * B, n * sizeof *G);
-    shrink(G, u->N, from->tokens);
+    for (int64_t i = 0; i < u->N; i += B)
+        cal_shrink(G + i * B, u->N - i < B ? u->N - i : B, B, from->tokens);
     for (int64_t i = 0; i < u->N && s; i++)
         for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
             G[i * B + at] *= s[i] * s[j];

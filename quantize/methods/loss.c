@@ -116,7 +116,7 @@ lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d
             loss -= fold.shrink * c.plain[i];
         }
         out->rmse = sqrt(square / ((double)N * (double)K));
-        out->loss = H ? fmax(loss, 0) : (double)NAN;
+        out->loss = !H ? (double)NAN : loss < 0 ? 0 : loss; /* below zero is rounding */
     }
     free(c.e);
     free(c.square);

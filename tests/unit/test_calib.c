@@ -276,7 +276,7 @@ TEST(few_tokens_for_each_input_leave_less_of_what_two_have_in_common)
     memcpy(H, s.H, sizeof H);
     for (int again = 0; again < 2; again++)
         cal_stats_shrink(&s);
-    const float mean = (H[0] + H[4] + H[8]) / K, add = (float)CAL_SHRINK * K / T * mean;
+    const float mean = (H[0] + H[4] + H[8]) / K, add = 4.0F * K / T * mean;
     for (int i = 0; i < K * K; i++)
         CHECK(fabsf(s.H[i] - H[i] - (i % (K + 1) ? 0 : add)) <= 1e-6F * add, "H[%d]: %g, was %g", i,
               (double)s.H[i], (double)H[i]);
