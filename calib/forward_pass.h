@@ -38,7 +38,7 @@ typedef struct {
     float *(*weight)
         [CAL_N_SHARED]; /* fisher.weight, of these samples: cal_stats.weight of each layer's sites;
                                        borrowed. NULL: none */
-    dev *on;            /* products of layers are done there, but experts', and H is summed, but an
+    dev *on;            /* products and attention of layers are done there, and H is summed, but an
                          expert's; NULL: here */
     comm *
         ranks; /* the windows are shared out among these, which all make the same calls; each holds the states of its

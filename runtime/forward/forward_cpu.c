@@ -365,7 +365,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         attend_latents(&a, r, l, layer, kv, g);
     else if (l->lin[R_INDEX_Q].present)
         attend_chosen(&a, r, kv, g);
-    attn_run(&a, r->scratch, r->p);
+    if (!r->offload || !fwd_offload_attention(r->offload, &a)) attn_run(&a, r->scratch, r->p);
     if (c->w.diff) fwd_each(r, g->n_rows, fwd_diff_heads, &g->row0);
     if (c->w.o_norm_heads) fwd_each(r, g->n_rows, norm_out_chunk, &g->row0);
     if (c->w.q_gated && !c->w.mla) fwd_each(r, g->n_rows, gate_chunk, &g->row0);

@@ -5,8 +5,10 @@
 #include <string.h>
 
 enum {
-    ROWS = 256,      /* that the host has in f32 at a time; whole tiles */
-    SPARE = 64 << 20 /* bytes that weights leave on the device */
+    ROWS = 256,              /* that the host has in f32 at a time; whole tiles */
+    SPARE = 64 << 20,        /* bytes that weights leave on the device */
+    ATTN_PIECE = 512,        /* rows that attention takes at a time at most, */
+    ATTN_SCRATCH = 256 << 20 /* ... or as many as take so much scratch */
 };
 
 /* Memory on the device that grows. */
@@ -25,7 +27,10 @@ struct fwd_offload {
     pool *p;
     held *held; /* [n_held], cap */
     int n_held, cap;
-    room x, y;                 /* on the device */
+    room x, y;                             /* on the device */
+    room q, out, kv, parts, plan, vectors; /* likewise, of attention */
+    void *plan_here;
+    size_t plan_bytes;
     float *x_here, *y_here;    /* inputs in rows of K; [ROWS, N] of what came down */
     size_t x_floats, y_floats; /* they have room for */
     lq_status bad;             /* of the host or of the device */
@@ -52,8 +57,10 @@ void fwd_offload_close(fwd_offload *o)
     if (!o) return;
     o->d->ops->bind(o->d);
     fwd_offload_drop(o);
-    o->d->ops->free(o->d, o->x.at);
-    o->d->ops->free(o->d, o->y.at);
+    room *const all[] = { &o->x, &o->y, &o->q, &o->out, &o->kv, &o->parts, &o->plan, &o->vectors };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        o->d->ops->free(o->d, all[i]->at);
+    free(o->plan_here);
     free(o->x_here);
     free(o->y_here);
     free(o->held);
@@ -242,5 +249,154 @@ bool fwd_offload_products(fwd_offload *o, const mm_job *j)
     if (x) o->d->ops->upload(o->d, on, x, bytes);
     for (int i = 0; i < j->n_outs && x; i++)
         product(o, &j->outs[i], j->M);
+    return true;
+}
+
+/* ---- attention ---- */
+
+/* A kind of attention that DEV_ATTN_EXACT knows, over numbers in f32. */
+static bool known(const attn_args *a, bool latent)
+{
+    const int64_t most = latent ? DEV_ATTN_LATENT_WIDTH : a->alibi ? DEV_ATTN_WIDTH : DEV_ATTN_HEAD;
+    return kv_of(a->dtype, true) == KV_F32 && kv_of(a->dtype, false) == KV_F32 && !a->turned &&
+           !a->bf16 && !a->paired && !a->chunks && !a->both && !a->dist_bias && !a->dist_row &&
+           !a->keys && a->D <= most && a->Dv <= most && a->D % 4 == 0 && a->Dv % 4 == 0 &&
+           !(latent && (a->alibi || a->sinks));
+}
+
+/* A sequence's blocks begin at a->k, one after the other. */
+static int64_t blocks_of(const attn_args *a, const attn_seq *s)
+{
+    const int64_t n = lq_ceil_div(s->pos0 + s->n_rows, a->block_size);
+    int64_t most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = s->table[i] > most ? s->table[i] : most;
+    return most + 1;
+}
+
+/* Rows of a sequence that are planned together. */
+typedef struct {
+    attn_seq seq;
+    int64_t n_chunks, n_slots;
+    size_t chunks, chunk_of,
+        bytes; /* where they begin in the plan, after the table; of all of it */
+    size_t scratch;
+} piece;
+
+static piece piece_of(const attn_args *a, const attn_seq *s, int64_t from, int64_t rows)
+{
+    const int64_t left = s->n_rows - from;
+    piece p = { .seq = {
+                    .row0 = from, .n_rows = left < rows ? left : rows, .pos0 = s->pos0 + from } };
+    dev_attn_plan(DEV_ATTN_EXACT, NULL, &p.n_chunks, NULL, &p.n_slots, &p.seq, 0, ATTN_SPLIT, a->H,
+                  a->Hkv, a->window);
+    p.chunks =
+        lq_round_up((size_t)lq_ceil_div(s->pos0 + s->n_rows, a->block_size) * sizeof *s->table, 64);
+    p.chunk_of = p.chunks + lq_round_up((size_t)p.n_chunks * sizeof(dev_attn_chunk), 64);
+    p.bytes = p.chunk_of + (size_t)p.n_slots * sizeof(int32_t);
+    p.scratch = dev_attn_scratch(DEV_ATTN_EXACT, p.n_slots, a->H, a->Hkv, a->Dv);
+    return p;
+}
+
+/* The plan of a piece, up. */
+static bool put_plan(fwd_offload *o, const attn_args *a, const attn_seq *s, const piece *p)
+{
+    if (p->bytes > o->plan_bytes) {
+        free(o->plan_here);
+        o->plan_here = malloc(p->bytes);
+        o->plan_bytes = o->plan_here ? p->bytes : 0;
+    }
+    if (!o->plan_here) offload_no_memory(o);
+    if (!o->plan_here || !grown(o, &o->plan, p->bytes)) return false;
+    char *here = o->plan_here;
+    int64_t chunks = 0, slots = 0;
+    memcpy(here, s->table,
+           (size_t)lq_ceil_div(s->pos0 + s->n_rows, a->block_size) * sizeof *s->table);
+    dev_attn_plan(DEV_ATTN_EXACT, (dev_attn_chunk *)(void *)(here + p->chunks), &chunks,
+                  (int32_t *)(void *)(here + p->chunk_of), &slots, &p->seq, 0, ATTN_SPLIT, a->H,
+                  a->Hkv, a->window);
+    o->d->ops->upload(o->d, o->plan.at, here, p->bytes);
+    return true;
+}
+
+/* Slopes of ALiBi, and sinks, up: [2][H]. */
+static bool put_vectors(fwd_offload *o, const attn_args *a)
+{
+    const size_t bytes = (size_t)a->H * sizeof(float);
+    if (!a->alibi && !a->sinks) return true;
+    if (!grown(o, &o->vectors, 2 * bytes)) return false;
+    if (a->alibi) o->d->ops->upload(o->d, o->vectors.at, a->alibi, bytes);
+    if (a->sinks) o->d->ops->upload(o->d, o->vectors.at + a->H, a->sinks, bytes);
+    return true;
+}
+
+static bool attend(fwd_offload *o, const attn_args *a, const attn_seq *s, bool latent)
+{
+    const size_t kv = (size_t)blocks_of(a, s) * a->block_stride;
+    const int64_t ldo = a->H * a->Dv;
+    int64_t rows = ATTN_PIECE;
+    while (rows > 1 &&
+           piece_of(a, s, s->n_rows - rows < 0 ? 0 : s->n_rows - rows, rows).scratch > ATTN_SCRATCH)
+        rows /= 2;
+    if (!grown(o, &o->kv, kv) || !put_vectors(o, a)) return false;
+    const uint8_t *cache = (const uint8_t *)o->kv.at;
+    o->d->ops->upload(o->d, o->kv.at, a->k, kv);
+    dev_attn_args on = { .how = DEV_ATTN_EXACT,
+                         .split = ATTN_SPLIT,
+                         .k = cache,
+                         .v = cache + (a->v - a->k),
+                         .alibi = a->alibi ? o->vectors.at : NULL,
+                         .sinks = a->sinks ? o->vectors.at + a->H : NULL,
+                         .ldq = a->ldq,
+                         .ldo = ldo,
+                         .H = a->H,
+                         .Hkv = a->Hkv,
+                         .D = a->D,
+                         .Dv = a->Dv,
+                         .window = a->window,
+                         .block_stride = a->block_stride,
+                         .block_size = a->block_size,
+                         .dtype = KV_F32,
+                         .scale = a->scale,
+                         .softcap = a->softcap,
+                         .alibi_scaled = a->alibi_scaled,
+                         .alibi_bf16 = a->alibi_bf16,
+                         .latent = latent };
+    for (int64_t i = 0; i < s->n_rows; i += rows) {
+        piece p = piece_of(a, s, i, rows);
+        const int64_t n = p.seq.n_rows;
+        const size_t q = (size_t)(n * a->ldq) * sizeof(float),
+                     out = (size_t)(n * ldo) * sizeof(float);
+        p.seq.row0 = 0;
+        if (!put_plan(o, a, s, &p) || !grown(o, &o->q, q) || !grown(o, &o->out, out) ||
+            !grown(o, &o->parts, p.scratch))
+            return false;
+        const char *plan = (const char *)o->plan.at;
+        o->d->ops->upload(o->d, o->q.at, a->q + (s->row0 + i) * a->ldq, q);
+        on.q = o->q.at;
+        on.out = o->out.at;
+        on.scratch = o->parts.at;
+        on.tables = (const int32_t *)(const void *)plan;
+        on.chunks = (const dev_attn_chunk *)(const void *)(plan + p.chunks);
+        on.chunk_of = (const int32_t *)(const void *)(plan + p.chunk_of);
+        on.n_chunks = p.n_chunks;
+        on.n_slots = p.n_slots;
+        o->d->ops->attn(o->d, &on);
+        o->d->ops->download(o->d, a->out + (s->row0 + i) * a->ldo, o->out.at, out);
+    }
+    return true;
+}
+
+bool fwd_offload_attention(fwd_offload *o, const attn_args *a)
+{
+    lq_err why = { "" };
+    const bool latent = a->v == a->k;
+    if (!known(a, latent) || a->ldo != a->H * a->Dv) return false;
+    if (o->bad) return true;
+    o->d->ops->bind(o->d);
+    for (int i = 0; i < a->n_seqs; i++)
+        if (!attend(o, a, &a->seqs[i], latent)) return true;
+    const lq_status s = o->d->ops->sync(o->d, &why);
+    if (s) failed(o, s, &why);
     return true;
 }

@@ -1,13 +1,14 @@
-/* runtime/model/offload.h - the matrix products of a pass over whole windows (fwd_layer) on a
- * device; the rest stays on the CPU. Calibration's forward pass spends its time in these products.
+/* runtime/model/offload.h - the matrix products and attention of a pass over whole windows (fwd_layer) on a
+ * device; the rest stays on the CPU. Calibration's forward pass spends its time in these.
  *
  * Weights go up as f32 when they are first used and stay until they are dropped, or until there is
  * no room for another; inputs and outputs
- * go up and down with each product. Sums are dev.gemm's, in the order of mm_run's: results are the
- * CPU's to the bit (but for the sign of zero). */
+ * go up and down with each product. Sums are dev.gemm's, in the order of mm_run's, and DEV_ATTN_EXACT's: results
+ * are the CPU's to the bit (but for the sign of zero). */
 #ifndef LLMQ_RUNTIME_MODEL_OFFLOAD_H
 #define LLMQ_RUNTIME_MODEL_OFFLOAD_H
 
+#include "kernels/attn.h"
 #include "kernels/device.h"
 #include "kernels/mm.h"
 
@@ -24,5 +25,8 @@ lq_status fwd_offload_check(fwd_offload *o, lq_err *err);
  * outliers): else false, and nothing is done.
  * After a failure outputs are unspecified. */
 bool fwd_offload_products(fwd_offload *o, const mm_job *j);
+/* As attn_run over a cache in f32 whose blocks are a window's, where the device has that kind of attention: else false, and
+ * nothing is done. After a failure outputs are unspecified. */
+bool fwd_offload_attention(fwd_offload *o, const attn_args *a);
 
 #endif
