@@ -69,12 +69,14 @@ static void linear_back(grad_ctx *g, const grad_layer *l, const grad_out *out, i
 {
     int64_t N, K;
     arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
+    gemm_dev_keep(g->on, dy, R * N);
     grad_product(g, dx, (gemm_in){ dy, N, false }, (gemm_in){ l->W[i], K, false }, R, K, N,
                  add ? 1 : 0);
     if (out->W[i])
         grad_add_rows(g, out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R,
                       0, N);
     if (out->G[i]) curvature(g, out, i, dy, N, R);
+    gemm_dev_forget(g->on, dy);
 }
 
 /* ---- the layer ---- */
@@ -400,13 +402,31 @@ static lq_status make_y(grad_ctx *g, const grad_layer *l, int64_t R, lq_err *err
     return LQ_OK;
 }
 
-lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
-                       lq_err *err)
+/* A layer's weights, which are read several times on the way, are kept on the device; then no more, and s, or
+ * what failed there. */
+static void keep_weights(const grad_ctx *g, const grad_layer *l)
+{
+    for (int i = 0; i < GRAD_LINEARS && g->on; i++) {
+        int64_t N, K;
+        if (!l->W[i]) continue;
+        arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
+        gemm_dev_keep(g->on, l->W[i], N * K);
+    }
+}
+
+static lq_status forget_weights(const grad_ctx *g, const grad_layer *l, lq_status s, lq_err *err)
+{
+    for (int i = 0; i < GRAD_LINEARS; i++)
+        gemm_dev_forget(g->on, l->W[i]);
+    return s ? s : gemm_dev_check(g->on, err);
+}
+
+static lq_status forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
+                         lq_err *err)
 {
     const int64_t R = windows * g->len;
     const size_t bytes = (size_t)(R * g->c->hidden) * sizeof *x;
     lq_status s = LQ_OK;
-    at_layer(g, l, layer);
     if (g->c->streams) grad_streams_enter(g, l, x, R, false);
     memcpy(g->m->x2, x, bytes);
     to_mlp(g, l, layer, x, g->m->x2, windows);
@@ -425,6 +445,14 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     if (l->stream_out[0]) grad_streams_end(g, l, x, R);
     if (l->scale) k_scale(x, *l->scale, R * g->c->hidden);
     return grad_end(g, s, err);
+}
+
+lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
+                       lq_err *err)
+{
+    at_layer(g, l, layer);
+    keep_weights(g, l);
+    return forget_weights(g, l, forward(g, l, layer, x, windows, err), err);
 }
 
 /* g->dx := the gradient at h2. */
@@ -613,13 +641,11 @@ static lq_status mlp_part_back(grad_ctx *g, const grad_layer *l, float *d, int64
     return LQ_OK;
 }
 
-lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
-                        int64_t windows, const grad_out *out, lq_err *err)
+static lq_status backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                          int64_t windows, const grad_out *out, lq_err *err)
 {
     const int64_t R = windows * g->len, n = R * g->c->hidden;
-    grad_made *m;
-    at_layer(g, l, layer);
-    m = g->m;
+    const grad_made *m = g->m;
     lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;
     if (l->scale) k_scale(d, *l->scale, n);
@@ -641,3 +667,13 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     if (g->c->streams) grad_streams_enter_back(g, l, x, d, R);
     return grad_end(g, LQ_OK, err);
 }
+
+lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                        int64_t windows, const grad_out *out, lq_err *err)
+{
+    at_layer(g, l, layer);
+    keep_weights(g, l);
+    return forget_weights(g, l, backward(g, l, layer, x, d, windows, out, err), err);
+}
+
+void grad_use(grad_ctx *g, gemm_dev *on) { g->on = on; }

@@ -25,6 +25,7 @@
 #define LLMQ_CALIB_BACKWARD_H
 
 #include "base/comm.h"
+#include "calib/gemm_dev.h"
 #include "formats/arch/arch.h"
 #include "kernels/core/pool.h"
 #include "runtime/model/model.h"
@@ -184,6 +185,10 @@ lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, in
                            lq_err *err);
 size_t grad_shared_bytes(const arch_config *c, int64_t windows, int64_t len); /* what it takes */
 
+/* From now on products of linears, and sums of G, are made there (NULL: here), where what a pass keeps is forgotten when
+ * it ends. Borrowed. */
+void grad_use(grad_ctx *g, gemm_dev *on);
+
 /* x [windows * len, hidden] := what the first layer reads of ids, m being the model's frame; what layers read of these
  * rows besides stays in g until the next call. Errors: those of fwd_embed. */
 lq_status grad_embed(grad_ctx *g, const model *m, float *x, const int32_t *ids, int64_t windows,
@@ -191,7 +196,7 @@ lq_status grad_embed(grad_ctx *g, const model *m, float *x, const int32_t *ids, 
 /* Do they read such, so that rows go through all layers before the next rows begin? */
 bool grad_reads_beside(const arch_config *c);
 
-/* x := layer(x) for `windows` windows. Errors: those of l->experts, of comm.h. */
+/* x := layer(x) for `windows` windows. Errors: those of l->experts, of comm.h, of the device. */
 lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
                        lq_err *err);
 /* x: the layer's input (kept); d: the gradient at its output in, at its input out. Errors: the same. */

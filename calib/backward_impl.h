@@ -8,7 +8,7 @@
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
 #include "calib/backward.h"
-#include "calib/gemm.h"
+#include "calib/gemm_dev.h"
 #include "kernels/attn.h"
 
 enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
@@ -147,10 +147,11 @@ struct grad_ctx {
     float *dple;      /* [2][R, ple_dim] scratch */
     grad_lent *lent;  /* [layers] */
     lq_arena scratch; /* of grad_embed */
+    gemm_dev *on;     /* where products of linears are made; NULL: here */
     comm *ranks;      /* that go through the same rows; NULL: this process alone */
     float *packed;    /* [R, widest]: what they send each other */
     size_t *at;       /* [ranks + 1] */
-    lq_status lost;   /* their exchange has failed, */
+    lq_status lost;   /* their exchange has failed, or the device, */
     lq_err why;       /* ... and why */
     int64_t rows;     /* that there is room for */
     lq_arena arena;

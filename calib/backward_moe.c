@@ -381,7 +381,7 @@ static void add_weights(const grad_ctx *g, const grad_expert *x, float *dW, gemm
 {
     const int64_t D = x->width, F = x->ffn;
     if (x->fused)
-        gemm_run(dW, x->ld, dy, in, F, D, n, 1, g->p);
+        gemm_dev_run(g->on, dW, x->ld, dy, in, F, D, n, 1, g->p);
     else
         grad_add_rows(g, dW, x->ld, dy, in, F, D, n, 0, F);
 }

@@ -179,7 +179,7 @@ void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_
     const gemm_tiles cut = gemm_cut(M, N);
     int64_t first, end;
     if (!g->ranks || cut.n < 2) {
-        gemm_run(C, N, A, B, M, N, K, beta, g->p);
+        gemm_dev_run(g->on, C, N, A, B, M, N, K, beta, g->p);
         return;
     }
     grad_own_items(g, &first, &end, cut.n);
@@ -222,7 +222,10 @@ void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in 
 {
     int64_t first, end;
     own_tiles(g, &first, &end, gemm_cut(M, N), M, row0, all);
-    gemm_some(C, ldc, A, B, M, N, K, 1, first, end, g->p);
+    if (g->on)
+        gemm_dev_run(g->on, C, ldc, A, B, M, N, K, 1, g->p);
+    else
+        gemm_some(C, ldc, A, B, M, N, K, 1, first, end, g->p);
 }
 
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
@@ -234,6 +237,11 @@ void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, in
         const int64_t M = N - at < GRAD_BLOCK ? N - at : GRAD_BLOCK;
         int64_t first, end;
         own_tiles(g, &first, &end, gemm_cut(M, M), M, at, N);
+        if (g->on) {
+            const gemm_in x = { dy + at, N, false }, turned = { dy + at, N, true };
+            gemm_dev_run(g->on, G + at * GRAD_BLOCK, GRAD_BLOCK, turned, x, M, M, R, 1, g->p);
+            continue;
+        }
         if (end > first) q[n++] = (gemm_square){ G + at * GRAD_BLOCK, dy + at, M, first, end };
         if (n < AT_ONCE && at + GRAD_BLOCK < N) continue;
         gemm_lower(q, n, GRAD_BLOCK, N, R, 1, g->p);

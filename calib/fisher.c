@@ -17,6 +17,7 @@ typedef struct {
     const arch_config *c;
     model frame;
     grad_ctx *g;
+    gemm_dev *on;
     kl_head head;
     int64_t chunk; /* windows */
     float *W[GRAD_BUFFERS];
@@ -116,6 +117,9 @@ static lq_status load(work *w, lq_err *err)
     if (!s) s = dense_buffers(w->W, c, &w->arena, err);
     if (!s) s = dense_head(&w->head, w->src, NULL, &w->arena, w->p, err);
     if (s) return s;
+    grad_use(w->g, w->on);
+    w->head.on = w->on;
+    gemm_dev_keep(w->on, w->head.W, w->head.V * w->head.K);
     const size_t f = sizeof(float);
     if (!(w->x = lq_push(&w->arena, (size_t)((c->layers + 1) * rows * D) * f)) ||
         !(w->d = lq_push(&w->arena, (size_t)(rows * D) * f)) ||
@@ -156,6 +160,8 @@ static lq_status draw(work *w, const int64_t *which, int64_t n, lq_err *err)
     grad_own_rows(&first, &end, rank, size, n, 1);
     for (int64_t i = first; i < end; i++)
         kl_draw(w->d + i * per, w->y + i * per, &w->head, len, (uint64_t)which[i], w->logits, w->p);
+    const lq_status s = gemm_dev_check(w->on, err);
+    if (s) return s;
     return grad_gather_rows(w->ranks, w->d, (size_t)per * sizeof(float), n, 1, err);
 }
 
@@ -251,7 +257,7 @@ static lq_status gather(work *w, lq_err *err)
 }
 
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     bool keep, comm *ranks, pool *p, const lq_job *job, lq_err *err)
+                     bool keep, dev *on, comm *ranks, pool *p, const lq_job *job, lq_err *err)
 {
     memset(f, 0, sizeof *f);
     work w = { .f = f, .src = src, .samples = samples, .ranks = ranks, .p = p, .job = job };
@@ -261,7 +267,8 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     f->tokens = f->windows * samples->len;
     w.chunk = fisher_chunk(w.c, f->windows, samples->len);
     w.keep = keep && grad_can_keep(w.c, w.chunk, samples->len);
-    lq_status s = load(&w, err);
+    lq_status s = on ? gemm_dev_open(&w.on, on, err) : LQ_OK;
+    if (!s) s = load(&w, err);
     int64_t *which = s ? NULL : lq_push(&w.arena, (size_t)f->windows * sizeof *which);
     if (!s && !which) s = lq_fail(err, LQ_ENOMEM, "no memory for curvature");
     for (int64_t i = 0; i < f->windows && !s; i++)
@@ -276,6 +283,7 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     if (!s) divide(f, w.c, f->windows * samples->len);
     if (!s) weigh(&w, which);
     grad_close(w.g);
+    gemm_dev_close(w.on);
     model_free(&w.frame);
     lq_arena_free(&w.arena);
     if (s) fisher_free(f);

@@ -38,11 +38,12 @@ typedef struct {
 } fisher;
 
 /* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers. keep: what its layers
- * make of a chunk is kept, where grad_can_keep. ranks: that share the work, and all get the result (grad_share).
+ * make of a chunk is kept, where grad_can_keep. on: where products are made; NULL: here. ranks: that share the work,
+ * and all get the result (grad_share).
  * Memory: G, weights, one layer and the head in f32, the inputs of all layers for a chunk.
- * Errors: those of reading the source, of comm.h, LQ_ENOMEM, LQ_EINTR. */
+ * Errors: those of reading the source, of comm.h, of the device, LQ_ENOMEM, LQ_EINTR. */
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     bool keep, comm *ranks, pool *p, const lq_job *job, lq_err *err);
+                     bool keep, dev *on, comm *ranks, pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
 /* Windows of a chunk: 2048 tokens of them, or as few as can be kept (grad_chunk). */
 int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "calib/gemm.h"
+#include "calib/gemm_dev.h"
 #include "calib/share.h"
 #include "calib/spill.h"
 
@@ -28,6 +28,7 @@ struct cal_pass {
     bool want_h, all_experts, sums, staged, keep_rows;
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
+    gemm_dev *compares;   /* those that outputs are compared by; NULL: the CPU's */
     float outlier;
     float *(*weight)[CAL_N_SHARED];
     store state; /* fwd_state: of a chunk [T, hidden], then the rest */
@@ -208,6 +209,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     if (!s && o->logits) s = model_load_head(&r->m, p, err);
     if (!s && o->frame) s = o->frame(o->user, &r->m, err);
     if (!s && o->on) s = fwd_offload_open(&r->offload, o->on, p, err);
+    if (!s && o->on && o->match) s = gemm_dev_open(&r->compares, o->on, err);
     if (s) goto done;
     bool stages = false, looks = false;
     for (int64_t i = 0; i < r->m.cfg->layers; i++) {
@@ -239,6 +241,7 @@ void cal_close(cal_pass *r)
 {
     if (!r) return;
     fwd_offload_close(r->offload);
+    gemm_dev_close(r->compares);
     close_store(&r->state);
     close_store(&r->inner);
     close_store(&r->own);
@@ -561,8 +564,8 @@ static const float *compare(const stage *k, int64_t c)
     pool_run(r->p, lq_ceil_div(T, LESS_ROWS), less_item, &j);
     if (!cal_ends_branch(k->at)) return r->du;
     for (int64_t t = 0; t < T; t += r->len) /* a window's sums are the same in any slice */
-        gemm_run(r->d + t * H, H, (gemm_in){ r->du + t * K, K, false }, (gemm_in){ by->W, K, true },
-                 r->len, H, K, 0, r->p);
+        gemm_dev_run(r->compares, r->d + t * H, H, (gemm_in){ r->du + t * K, K, false },
+                     (gemm_in){ by->W, K, true }, r->len, H, K, 0, r->p);
     if (by->scale == 0) return r->d;
     j = (less_job){
         r->d, place_of(r, &r->own, c), place_of(r, &r->state, c), NULL, by->scale, T, H
@@ -582,6 +585,7 @@ static lq_status follow(stage *k, int64_t c)
     lq_status s = get_chunk(r, &r->own, c, r->own.width, k->err);
     if (!s) s = chunk_to(r, c, k->layer, k->by->own, from, at, x, r->u0, k->err);
     if (!s && k->site->D) k->d = compare(k, c);
+    if (!s) s = gemm_dev_check(r->compares, k->err);
     if (s || !cal_ends_branch(at) || !fwd_points_to_end(r->m.cfg, k->layer)) return s;
     s = chunk_to(r, c, k->layer, k->by->own, at, next, x, r->u0, k->err);
     return s ? s : put_chunk(r, &r->own, c, r->own.width, k->err);
@@ -639,13 +643,15 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
         k.site->part = r->share.rank;
         k.site->parts = r->share.size;
     }
+    if (by) gemm_dev_keep(r->compares, by->W, r->m.cfg->hidden * K);
     for (int64_t c = 0; c < rounds && !s; c++) { /* of the last we may have none */
         lq_report(job, "calibration", (double)(at * rounds + c), (double)(FWD_N_POINTS * rounds));
-        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        if (c < mine) s = go_on(&k, c);
+        s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted") : LQ_OK;
+        if (!s && c < mine) s = go_on(&k, c);
         if (c < mine && !s && by && k.site) s = follow(&k, c);
         if (!s && k.site) s = add_round(&k, c);
     }
+    if (by) gemm_dev_forget(r->compares, by->W);
     if (!s && k.site) s = share_sums(&r->share, k.site, err);
     if (!s && k.site) s = cal_stats_finish(k.site, err);
     return s || !k.site ? s : check_finite(r, k.site, of, layer, err);

@@ -70,16 +70,16 @@ double kl_run(float *grad, const float *student, const kl_head *hs, const float 
     double sum = 0;
     for (int64_t r = 0; r < R; r += KL_ROWS) {
         int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
-        gemm_run(b.s, V, (gemm_in){ student + r * K, K, false }, (gemm_in){ hs->W, K, true }, n, V,
-                 K, 0, p);
-        gemm_run(b.t, V, (gemm_in){ teacher + r * K, K, false }, (gemm_in){ ht->W, K, true }, n, V,
-                 K, 0, p);
+        gemm_dev_run(hs->on, b.s, V, (gemm_in){ student + r * K, K, false },
+                     (gemm_in){ hs->W, K, true }, n, V, K, 0, p);
+        gemm_dev_run(ht->on, b.t, V, (gemm_in){ teacher + r * K, K, false },
+                     (gemm_in){ ht->W, K, true }, n, V, K, 0, p);
         pool_run(p, n, one_row, &b);
         for (int64_t i = 0; i < n; i++)
             sum += b.kl[i];
         if (grad)
-            gemm_run(grad + r * K, K, (gemm_in){ b.s, V, false }, (gemm_in){ hs->W, K, false }, n,
-                     K, V, 0, p);
+            gemm_dev_run(hs->on, grad + r * K, K, (gemm_in){ b.s, V, false },
+                         (gemm_in){ hs->W, K, false }, n, K, V, 0, p);
     }
     return sum;
 }
@@ -124,10 +124,10 @@ void kl_draw(float *grad, const float *h, const kl_head *head, int64_t R, uint64
     for (int64_t r = 0; r < R; r += KL_ROWS) {
         int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
         draws w = { scratch, scratch + KL_ROWS * V, head, V, r, seed };
-        gemm_run(scratch, V, (gemm_in){ h + r * K, K, false }, (gemm_in){ head->W, K, true }, n, V,
-                 K, 0, p);
+        gemm_dev_run(head->on, scratch, V, (gemm_in){ h + r * K, K, false },
+                     (gemm_in){ head->W, K, true }, n, V, K, 0, p);
         pool_run(p, n, draw_row, &w);
-        gemm_run(grad + r * K, K, (gemm_in){ scratch, V, false }, (gemm_in){ head->W, K, false }, n,
-                 K, V, 0, p);
+        gemm_dev_run(head->on, grad + r * K, K, (gemm_in){ scratch, V, false },
+                     (gemm_in){ head->W, K, false }, n, K, V, 0, p);
     }
 }

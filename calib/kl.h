@@ -9,12 +9,13 @@
 #ifndef LLMQ_CALIB_KL_H
 #define LLMQ_CALIB_KL_H
 
-#include "kernels/core/pool.h"
+#include "calib/gemm_dev.h"
 
 typedef struct {
     const float *W, *bias;
     int64_t V, K;
     float scale, cap; /* logits l become cap tanh(scale l / cap); 0: as they are */
+    gemm_dev *on;     /* where its products are made; NULL: here. Borrowed; errors are told there */
 } kl_head;
 
 enum { KL_ROWS = 256 };

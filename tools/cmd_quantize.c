@@ -194,12 +194,9 @@ static const opt_row run_rows[] = {
           "time on those with AVX-512 (the others give them on any)" },
     { "kernels", 0, OPT_STR, F(kernels), .arg = "NAME", .help = "instruction set for calibration" },
     { "device", 0, OPT_STR, F(device), .def = "cpu", .arg = "cpu|cuda[:i]|auto",
-      .help =
-          "where calibration's products and sums (X^T X) are made, input scales are compared and "
-          "rows are rounded with feedback; auto: the first GPU, else the CPU (emulated, not yet "
-          "measured "
-          "on "
-          "one)" },
+      .help = "where calibration's products, attention and sums (X^T X) are made, those of auto's "
+              "training, input scales are compared and rows are rounded with feedback; auto: the "
+              "first GPU, else the CPU" },
 };
 
 static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err *err)

@@ -198,7 +198,9 @@ static lq_status go_over(comparison *k, builder *b, src_source *src, bool spill,
                          lq_err *err)
 {
     const qz_made *made = b->made;
-    cal_opts o = { .spill_dir = spill ? made->state->at.dir : NULL, .logits = true };
+    cal_opts o = { .spill_dir = spill ? made->state->at.dir : NULL,
+                   .logits = true,
+                   .on = made->on };
     lq_status s = cal_open(&k->ref, src, k->windows, &o, k->p, err);
     if (!made->other) o.frame = build_frame;
     o.user = b;

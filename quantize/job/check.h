@@ -34,6 +34,7 @@ typedef struct {
     const qz_state *state;    /* every layer is finished */
     const tune_result *tuned; /* its tensors replace the state's; or NULL */
     src_source *other;        /* a whole model instead of all this; or NULL */
+    dev *on;                  /* products and attention of layers are made there; NULL: here */
     comm *ranks;              /* each goes over its share of the windows; NULL: one process */
 } qz_made;
 

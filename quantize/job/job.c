@@ -97,7 +97,7 @@ static lq_status take_curvature(job_run *r, lq_err *err)
     }
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     return fisher_run(&r->curvature, r->src, r->j->samples, qz_effort_of(r->j->o)->curvature,
-                      !r->memory.spill, r->j->ranks, r->p, r->job, err);
+                      !r->memory.spill, r->j->o->on, r->j->ranks, r->p, r->job, err);
 }
 
 /* --bpw: the plan's open entries are settled. */
@@ -159,6 +159,7 @@ static lq_status tune(job_run *r, lq_err *err)
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
                           .rate_code = qz_effort_rate_code(e, steps),
+                          .on = r->j->o->on,
                           .ranks = r->j->ranks };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
@@ -199,6 +200,7 @@ static lq_status check(job_run *r, qz_check *c, lq_err *err)
     const qz_made made = { .plan = &r->plan,
                            .state = &r->state,
                            .tuned = r->tuned.kept ? &r->tuned : NULL,
+                           .on = r->j->o->on,
                            .ranks = r->j->ranks };
     lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
@@ -211,7 +213,7 @@ static lq_status check_before(job_run *r, qz_check *c, lq_err *err)
     src_source *like = r->j->o->like;
     if (!like) return LQ_OK;
     const qz_made made = {
-        .plan = &r->plan, .state = &r->state, .other = like, .ranks = r->j->ranks
+        .plan = &r->plan, .state = &r->state, .other = like, .on = r->j->o->on, .ranks = r->j->ranks
     };
     return qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
 }

@@ -7,7 +7,7 @@
  * They are rounded in place of W. */
 #include <math.h>
 
-#include "calib/gemm.h"
+#include "calib/gemm_dev.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/methods/cholesky.h"
 
@@ -35,7 +35,7 @@ lq_status layer_own(unit *u, lq_arena *a, lq_err *err)
 }
 
 /* M := M / (H + r I), by U of its inverse U^T U. LQ_ECHECK: H is not usable. */
-static lq_status solve(work *w, cal_stats *st, lq_err *err)
+static lq_status solve(work *w, cal_stats *st, gemm_dev *on, lq_err *err)
 {
     const int64_t K = st->K, D = st->D;
     const size_t k = (size_t)K, n = (size_t)(D * K);
@@ -53,8 +53,13 @@ static lq_status solve(work *w, cal_stats *st, lq_err *err)
                            w->p, err);
     if (!s && !(half = lq_push(&a, n * sizeof *half))) s = layer_no_memory(n * sizeof *half, err);
     if (!s) {
-        gemm_run(half, K, (gemm_in){ st->M, K, false }, (gemm_in){ U, K, true }, D, K, K, 0, w->p);
-        gemm_run(st->M, K, (gemm_in){ half, K, false }, (gemm_in){ U, K, false }, D, K, K, 0, w->p);
+        gemm_dev_keep(on, U, K * K);
+        gemm_dev_run(on, half, K, (gemm_in){ st->M, K, false }, (gemm_in){ U, K, true }, D, K, K, 0,
+                     w->p);
+        gemm_dev_run(on, st->M, K, (gemm_in){ half, K, false }, (gemm_in){ U, K, false }, D, K, K,
+                     0, w->p);
+        gemm_dev_forget(on, U);
+        s = gemm_dev_check(on, err);
     }
     lq_arena_free(&a);
     return s;
@@ -78,7 +83,7 @@ static void add_item(void *ctx, int64_t item, int thread)
 }
 
 /* ends: by outputs. */
-static lq_status change(work *w, unit *u, const cal_stats *st, bool ends, lq_err *err)
+static lq_status change(work *w, unit *u, const cal_stats *st, gemm_dev *on, bool ends, lq_err *err)
 {
     const int64_t N = u->N, K = u->K;
     add_job j = { u->own, st->M, N * K };
@@ -88,8 +93,9 @@ static lq_status change(work *w, unit *u, const cal_stats *st, bool ends, lq_err
         float *more = lq_push(&temp, (size_t)(N * K) * sizeof *more);
         if (!more) s = layer_no_memory((size_t)(N * K) * sizeof *more, err);
         if (!s)
-            gemm_run(more, K, (gemm_in){ u->own, K, false }, (gemm_in){ st->M, K, false }, N, K, K,
-                     0, w->p);
+            gemm_dev_run(on, more, K, (gemm_in){ u->own, K, false }, (gemm_in){ st->M, K, false },
+                         N, K, K, 0, w->p);
+        if (!s) s = gemm_dev_check(on, err);
         j.more = more;
     }
     if (!s) pool_run(w->p, lq_ceil_div(j.n, ADDED), add_item, &j);
@@ -109,14 +115,16 @@ lq_status layer_match_group(work *w, group *g, lq_err *err)
 {
     const bool ends = cal_ends_branch(w->at);
     cal_stats *st = g->n ? g->u[0].st : NULL;
+    gemm_dev *on = NULL;
     if (!st || !st->M) return LQ_OK;
     cal_stats_shrink(st);
-    lq_status s = solve(w, st, err);
-    if (s == LQ_ECHECK) return LQ_OK; /* H is not usable: rounding will say so */
-    if (!s && !is_finite(st)) return LQ_OK;
-    for (size_t i = 0; i < g->n && !s; i++)
-        if (layer_matches(&g->u[i])) s = change(w, &g->u[i], st, ends, err);
-    return s;
+    lq_status s = w->o->on ? gemm_dev_open(&on, w->o->on, err) : LQ_OK;
+    if (!s) s = solve(w, st, on, err);
+    const bool usable = !s && is_finite(st);
+    for (size_t i = 0; i < g->n && !s && usable; i++)
+        if (layer_matches(&g->u[i])) s = change(w, &g->u[i], st, on, ends, err);
+    gemm_dev_close(on);
+    return s == LQ_ECHECK ? LQ_OK : s; /* H is not usable: rounding will say so */
 }
 
 void qz_layer_original(const qz_layer_work *w, cal_original *by, fwd_point at)

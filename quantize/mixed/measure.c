@@ -390,12 +390,14 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     if (w.reference == m->n) w.reference = 0;
     lq_status s = LQ_OK;
     if (!w.G && fisher_of_all(src_config(src))) {
-        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, ranks, p, job, err);
+        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, o->on, ranks, p, job, err);
         w.G = &own;
     }
     if (!s) s = take_windows(&w.samples, samples, err);
     /* Experts' gate and up are measured by all tokens, their down by its weights. */
-    const cal_opts cal = { .want_h = true, .logits = true, .all_experts = true, .ranks = ranks };
+    const cal_opts cal = {
+        .want_h = true, .logits = true, .all_experts = true, .on = o->on, .ranks = ranks
+    };
     if (!s) s = cal_open(&w.cal, src, &w.samples, &cal, p, err);
     if (!s) s = open_perturb(&w, err);
     for (int64_t i = 0; i < plan->cfg.layers && !s; i++) {

@@ -38,6 +38,7 @@ typedef struct {
     model frame;     /* the source's */
     model quantized; /* the same with the result's embedding */
     grad_ctx *g;
+    gemm_dev *on;
     int64_t chunk, len, n_train; /* windows per chunk; tokens; windows trained on */
     tune_params params;          /* of the layers */
     tune_vector final;           /* n = 0: it has no weights */
@@ -155,6 +156,15 @@ static lq_status load_frame(tuner *t, lq_err *err)
     return s || !norm ? s : tune_vector_init(&t->final, norm, t->c->hidden, &t->arena, err);
 }
 
+static void use_device(tuner *t)
+{
+    const kl_head *a = &t->teacher_head, *b = &t->head;
+    grad_use(t->g, t->on);
+    t->teacher_head.on = t->head.on = t->on;
+    gemm_dev_keep(t->on, a->W, a->V * a->K);
+    if (b->W != a->W) gemm_dev_keep(t->on, b->W, b->V * b->K);
+}
+
 static lq_status load(tuner *t, lq_err *err)
 {
     const arch_config *c = t->c;
@@ -171,7 +181,9 @@ static lq_status load(tuner *t, lq_err *err)
     t->logits = tune_push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
     const bool keep = t->o.keep && tune_can_keep(c, t->o.batch, t->len, t->n);
     if (!s) s = grad_open(&t->g, c, t->chunk, t->len, keep, t->p, err);
+    if (!s && t->o.on) s = gemm_dev_open(&t->on, t->o.on, err);
     if (!s) s = load_frame(t, err);
+    if (!s) use_device(t);
     for (int64_t i = 0; i < c->layers && !s; i++)
         s = tune_params_load(&t->params, i, err);
     return s;
@@ -312,7 +324,7 @@ static lq_status add_kl(double *kl, tuner *t, const int64_t *which, int64_t n, l
             *kl += kl_run(NULL, t->y + i * per, &t->head, teacher_at(t, which[i]), &t->teacher_head,
                           t->len, 0, t->logits, t->p);
     }
-    return s;
+    return s ? s : gemm_dev_check(t->on, err);
 }
 
 /* Of block b, of n windows that have so many each: where it begins in t->d, in floats. */
@@ -353,6 +365,7 @@ static lq_status kl_gradient(tuner *t, const int64_t *which, int64_t n, lq_err *
             kl_run(t->d + at, t->y + at, &t->head, teacher_at(t, which[w]) + row * D,
                    &t->teacher_head, R, 1 / (float)rows, t->logits, t->p);
     }
+    if (!s) s = gemm_dev_check(t->on, err);
     return s ? s : share_gradient(t, n, blocks, err);
 }
 
@@ -590,6 +603,7 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     if (t.fd >= 0) close(t.fd);
     tune_params_close(&t.params);
     grad_close(t.g);
+    gemm_dev_close(t.on);
     model_free(&t.frame);
     lq_arena_free(&t.arena);
     if (s) tune_free(r);

@@ -57,6 +57,7 @@ typedef struct {
     double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
     double rate_norm;  /* ... of a norm's weight */
     double rate_code;  /* ... of a code's underlying weight, in steps of the grid */
+    dev *on;           /* where products are made; NULL: here */
     comm *ranks;       /* that train together, to the same result; NULL: this process alone */
 } tune_opts;
 

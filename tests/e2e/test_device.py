@@ -464,6 +464,30 @@ def test_on_a_gpu_methods_give_what_they_give_on_the_cpu(gpu, tmp_path, method):
         assert said in p.stderr and not (tmp_path / "no.llmq").exists()
 
 
+def test_auto_is_trained_on_a_gpu(gpu, tmp_path):
+    """Gradients and training there: the same bytes with other threads; and what fails is said. Of so little text the last
+    bits of sums move codes, so errors are only about the CPU's (gradients: tests/unit/test_backward_dev.c)."""
+    ids = tmp_path / "t.ids"
+    ids.write_text(" ".join(str(i * 37 % 61) for i in range(600)))
+    args = ["quantize", ARCH / "llama3-gqa", "--method", "auto", "--group-size", "16", "--calib", ids,
+            "--calib-samples", "24", "--calib-len", "16", "--tune", "4", "--json"]
+
+    def made(name, *more):
+        result = json.loads(gpu(*args, "-o", tmp_path / name, *more).stdout)
+        return result, json.loads(gpu("inspect", tmp_path / name, "--json").stdout)["recipe"]
+
+    cpu, recipe = made("cpu.llmq")
+    there, there_recipe = made("gpu.llmq", "--device", "cuda", "--threads", "1")
+    made("again.llmq", "--device", "cuda", "--threads", "3")
+    assert planes(tmp_path / "gpu.llmq") == planes(tmp_path / "again.llmq")
+    assert there_recipe == {**recipe, "device": "cuda"} and there_recipe["tune"] == 4
+    for key in ("kl_held_back_before", "kl_held_back_after"):
+        assert there[key] == pytest.approx(cpu[key], rel=0.1)
+    assert there["check"]["kl_mean"] == pytest.approx(cpu["check"]["kl_mean"], rel=0.1)
+    p = gpu(*args, "-o", tmp_path / "no.llmq", "--device", "cuda", env=dict(os.environ, LLMQ_EMULATED_MEMORY="20000"), code=1)
+    assert "out of memory" in p.stderr and not (tmp_path / "no.llmq").exists()
+
+
 def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path):
     """An emulated GPU's speed is no figure; every scheme and cache has its row."""
     rows = gpu.json("bench", "kernels", "--device", "cuda")["rows"]

@@ -663,7 +663,7 @@ static void check_kl(float scale, float cap)
     lq_err err = { "" };
     CHECK(!pool_open(&p, 2, &err) && !k_init(NULL, &err), "%s", err.msg);
     fill(m, 2 * R * K + 2 * V * K + V, 1, 5);
-    kl_head hs = { Ws, NULL, V, K, scale, cap }, ht = { Wt, bias, V, K, scale, cap };
+    kl_head hs = { Ws, NULL, V, K, scale, cap, NULL }, ht = { Wt, bias, V, K, scale, cap, NULL };
     double got = kl_run(grad, s, &hs, t, &ht, R, 1, scratch, p), want = 0;
     for (int r = 0; r < R; r++) {
         double ls[V], lt[V], zs = 0, zt = 0, unused;
@@ -712,7 +712,7 @@ static void check_draw(float scale, float cap)
     pool *p = NULL;
     lq_err err = { "" };
     CHECK(!pool_open(&p, 1, &err) && !k_init(NULL, &err), "%s", err.msg);
-    kl_head head = { W, NULL, V, 1, scale, cap };
+    kl_head head = { W, NULL, V, 1, scale, cap, NULL };
     double z = 0, mean = 0, square = 0, sum = 0, largest = 0, least = 0;
     for (int r = 0; r < R; r++)
         h[r] = 1;
@@ -781,7 +781,7 @@ TEST(passes_leave_no_pages_of_the_source_in_memory)
     lq_err err = { "" };
     CHECK(!cal_samples_from_ids(&s, ids, LEN, 1, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
     CHECK(mapped_kib(BASE), "nothing is mapped");
-    CHECK(!fisher_run(&f, r.src, &s, 1, false, NULL, r.p, NULL, &err), "%s", err.msg);
+    CHECK(!fisher_run(&f, r.src, &s, 1, false, NULL, NULL, r.p, NULL, &err), "%s", err.msg);
     CHECK(mapped_kib(BASE) <= 0, "%lld KiB", (long long)mapped_kib(BASE));
     fisher_free(&f);
     cal_samples_free(&s);
@@ -822,7 +822,7 @@ static void check_fisher(const char *folder)
     for (int i = 0; i < 3 * LEN; i++)
         ids[i] = (i * 37 + 11) % (int)r.m.cfg->vocab;
     CHECK(!cal_samples_from_ids(&s, ids, 3 * LEN, 3, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
-    lq_status st = fisher_run(&f, r.src, &s, 2, false, NULL, r.p, NULL, &err);
+    lq_status st = fisher_run(&f, r.src, &s, 2, false, NULL, NULL, r.p, NULL, &err);
     CHECK(!st, "%s", err.msg);
     for (int64_t l = 0; l < (st ? 0 : f.layers); l++) {
         check_weights(&f, r.m.cfg, l);
