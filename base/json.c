@@ -112,6 +112,32 @@ static lq_status scan_escape(scan *c)
     return LQ_OK;
 }
 
+/* Is s[i..] the escape of one half of a surrogate pair, lo..lo+0x3ff? */
+static bool half_at(const scan *c, size_t i, int lo)
+{
+    if (c->n - i < 6 || c->s[i] != '\\' || c->s[i + 1] != 'u') return false;
+    const int v = hex4(c, i + 2);
+    return v >= lo && v < lo + 0x400;
+}
+
+void js_mend(char *text, size_t n)
+{
+    const scan c = { .s = (const uint8_t *)text, .n = n };
+    const char *found;
+    for (size_t i = 0; i < n && (found = memchr(text + i, '\\', n - i));) {
+        i = (size_t)(found - text);
+        const bool high = half_at(&c, i, 0xd800);
+        if (high && half_at(&c, i + 6, 0xdc00)) {
+            i += 12;
+        } else if (high || half_at(&c, i, 0xdc00)) {
+            memcpy(text + i, "\\ufffd", 6);
+            i += 6;
+        } else {
+            i += 2;
+        }
+    }
+}
+
 static lq_status scan_string(scan *c)
 {
     if (!next_is(c, '"')) return scan_fail(c, "a string");

@@ -37,6 +37,9 @@ lq_status js_parse_python(cJSON **out, char twice[64], const char *text, size_t 
                           lq_err *err);
 lq_status js_parse_python_file(cJSON **out, char twice[64], const char *path, size_t max_bytes,
                                lq_err *err);
+/* In place: each \ud800..\udfff of a JSON text that is no half of a pair becomes \ufffd, as what cuts texts between
+ * UTF-16 units (JavaScript's slice) leaves them and js_parse refuses them. */
+void js_mend(char *text, size_t n);
 /* Print this tree's spelled numbers as they were spelled ("1.0"): no getter takes them any more. */
 void js_keep_spelling(cJSON *tree);
 /* The gate alone, without a tree: checks the text as js_parse does (but for JS_UNIQUE), and says

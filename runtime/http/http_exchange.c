@@ -457,7 +457,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
         if (cut) return MHD_NO;
         r->phase = REQ_HANDLED;
         http_watch_again(s, r->c);
-        if (r->answer == ANS_NONE) r->route->handle(s->o.app, r);
+        if (r->answer == ANS_NONE) http_req_handle(r, s->o.app);
     }
     return http_req_advance(r, mhd);
 }

@@ -115,6 +115,8 @@ void http_req_wake(http_req *r); /* under mu: something is to be sent */
  * is the answer. */
 bool http_req_count(http_req *r, size_t n);
 void http_req_unref(http_req *r);
+/* Calls the route's handler; halves of surrogate pairs in a JSON body are U+FFFD (js_mend). */
+void http_req_handle(http_req *r, void *app);
 /* The client is gone, or is to be cut: wakes the connection so that it closes, tells the keeper. */
 void http_req_cut(http_req *r);
 /* http_style.c */

@@ -28,7 +28,7 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_
     if (r->body.oom)
         http_error(r, 503, NULL, NULL, "out of memory");
     else
-        route->handle(app, r);
+        http_req_handle(r, app);
     http_req_unref(r);
     return LQ_OK;
 }

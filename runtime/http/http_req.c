@@ -2,6 +2,7 @@
 #include "runtime/http/http_int.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/machine.h"
 
 #include <stdlib.h>
@@ -97,6 +98,13 @@ const char *http_body(const http_req *r, size_t *n)
 {
     *n = r->body.n;
     return r->body.p ? r->body.p : "";
+}
+
+void http_req_handle(http_req *r, void *app)
+{
+    const http_style *style = r->route->style;
+    if (r->body.p && !(style && style->takes)) js_mend(r->body.p, r->body.n);
+    r->route->handle(app, r);
 }
 
 const char *http_path(const http_req *r) { return r->path; }

@@ -26,12 +26,21 @@ def refused(server, ask, body, param, status=400, code=None, path="/v1/completio
 @case("C89")
 @pytest.mark.parametrize("body", [
     b"", b"{", b"[]", b'"x"', b"null", b"1", b'{"prompt":"a"} x', b'\xef\xbb\xbf{"prompt":"a"}',
-    b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}', b'{"prompt":"a","prompt":"b"}',
+    b'{"prompt":"\xff"}', b'{"prompt":"a","prompt":"b"}',
     b'{"prompt":"a","temperature":NaN}', b'{"prompt":"a","temperature":Infinity}',
     b"{'prompt':'a'}", b'{"prompt":"a",}', b'{"prompt":"a\x01"}', b'{"prompt":"\\x"}',
     b'{"prompt":"a","n":01}'])
 def test_bodies_that_are_no_json(server, ask, body):
     refused(server, ask, body, None, code="invalid_json")
+
+
+@case("C89")
+@pytest.mark.parametrize("said, like", [("a\\ud83d", "a\ufffd"), ("\\ude00b", "\ufffdb"), ("\\ud83d\\ude00", "\U0001f600")])
+def test_half_a_surrogate_pair_is_no_character(server, said, like):
+    """As JavaScript leaves them where it cuts a text inside an emoji."""
+    mine, theirs = (json.loads(server.post("/tokenize", body).read())["tokens"]
+                    for body in (b'{"prompt":"%s"}' % said.encode(), {"prompt": like}))
+    assert mine == theirs
 
 
 def rss(server):

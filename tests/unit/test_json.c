@@ -86,6 +86,34 @@ TEST(only_strict_json_gets_through)
     }
 }
 
+TEST(halves_of_surrogate_pairs_are_replaced_in_place)
+{
+    static const struct {
+        const char *why, *text, *want;
+    } cases[] = {
+        { "a pair", "\"\\ud83d\\ude00\"", "\"\\ud83d\\ude00\"" },
+        { "a high one", "\"a\\ud83d\"", "\"a\\ufffd\"" },
+        { "a low one", "\"\\uDE00b\"", "\"\\ufffdb\"" },
+        { "two high ones, then its low one", "\"\\ud83d\\ud83d\\ude00\"",
+          "\"\\ufffd\\ud83d\\ude00\"" },
+        { "a low one before a high one", "\"\\ude00\\ud83d\"", "\"\\ufffd\\ufffd\"" },
+        { "a high one before another escape", "\"\\ud83d\\n\"", "\"\\ufffd\\n\"" },
+        { "a backslash that is escaped", "\"\\\\ud83d\"", "\"\\\\ud83d\"" },
+        { "another character", "\"\\ud7ff\\ue000\"", "\"\\ud7ff\\ue000\"" },
+        { "cut short", "\"\\ud83", "\"\\ud83" },
+        { "cut behind the backslash", "\"\\", "\"\\" },
+        { "none", "{\"a\": 1}", "{\"a\": 1}" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const size_t n = strlen(cases[i].text);
+        char *exact = malloc(n); /* so that the sanitizers see a read past its end */
+        memcpy(exact, cases[i].text, n);
+        js_mend(exact, n);
+        CHECK(memcmp(exact, cases[i].want, n) == 0, "%s: %.*s", cases[i].why, (int)n, exact);
+        free(exact);
+    }
+}
+
 TEST(text_of_python_is_read_as_python_reads_it)
 {
     static const struct {
@@ -336,6 +364,7 @@ TEST(a_file_is_named_in_the_message)
 int main(int argc, char **argv)
 {
     RUN(only_strict_json_gets_through);
+    RUN(halves_of_surrogate_pairs_are_replaced_in_place);
     RUN(text_of_python_is_read_as_python_reads_it);
     RUN(depth_and_size_are_bounded);
     RUN(many_keys_take_no_quadratic_time);
