@@ -1,5 +1,6 @@
 /* runtime/api/api_tools.c - tools as a chat offers them: functions, custom tools, and the functions of the time
  * before tools. */
+#include "runtime/api/api_body.h"
 #include "runtime/api/api_int.h"
 
 #include <stdio.h>
@@ -18,9 +19,11 @@ static bool is_custom(const cJSON *tool)
     return type && strcmp(type, "custom") == 0;
 }
 
+/* In a chat's shape, or beside the type, as in a response's. */
 static const cJSON *tool_name(const cJSON *tool)
 {
-    return js_get(js_get(tool, is_custom(tool) ? "custom" : "function"), "name");
+    const cJSON *f = js_get(tool, is_custom(tool) ? "custom" : "function");
+    return js_get(f ? f : tool, "name");
 }
 
 const cJSON *api_find_tool(const cJSON *tools, const char *name, size_t n)
@@ -71,6 +74,30 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
         if (strcmp(tool_name(o)->valuestring, tool_name(t)->valuestring) == 0)
             return bad_tool(e, i, "a name that comes once", tool_name(t));
     return LQ_OK;
+}
+
+/* A response's shape, {"type", "name", ...}, becomes a chat's (Cursor's lists have both); without a type it is a
+ * function. */
+static bool to_chat_shape(cJSON *t)
+{
+    const cJSON *type = js_get(t, "type"), *f = js_get(t, "function");
+    cJSON *inner, *next;
+    if (!type && cJSON_IsObject(f)) {
+        cJSON_DeleteItemFromObjectCaseSensitive(t, "type"); /* null */
+        cJSON *made = cJSON_AddStringToObject(t, "type", "function");
+        return made && cJSON_InsertItemInArray(t, 0, cJSON_DetachItemViaPointer(t, made));
+    }
+    if (!api_is(type, "custom") && !api_is(type, "function")) return true;
+    if (js_get(t, type->valuestring) || !cJSON_IsString(js_get(t, "name"))) return true;
+    if (!(inner = cJSON_CreateObject())) return false;
+    for (cJSON *m = t->child; m; m = next) {
+        next = m->next;
+        if (m != type)
+            cJSON_AddItemToArray(inner, cJSON_DetachItemViaPointer(t, m)); /* with its key */
+    }
+    if (cJSON_AddItemToObject(t, type->valuestring, inner)) return true;
+    cJSON_Delete(inner);
+    return false;
 }
 
 /* ---- custom tools ---- */
@@ -229,10 +256,11 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
     int i = 0;
     if (!cJSON_IsArray(v)) return api_wrong(e, "tools", "an array of tools", v);
     if (p->tools && v->child) return both_kinds(e, "tools");
-    for (const cJSON *t = v->child; t; t = t->next, i++) {
+    for (cJSON *t = v->child; t; t = t->next, i++) {
         if (i == API_MAX_TOOLS)
             return api_fail(e, "tools", "invalid_value", "tools: expected at most %d",
                             API_MAX_TOOLS);
+        if (!to_chat_shape(t)) return api_no_memory(e);
         lq_status s = check_tool(v, t, i, e);
         if (s) return s;
     }
@@ -347,8 +375,10 @@ static lq_status check_function_call(api_params *p, const cJSON *v, api_error *e
 lq_status api_check_tool_choice(api_params *p, const cJSON *doc, api_error *e)
 {
     const cJSON *v = js_get(doc, "tool_choice"), *call = js_get(doc, "function_call");
-    const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
-    const char *type = cJSON_GetStringValue(js_get(v, "type"));
+    const char *name = cJSON_GetStringValue(tool_name(v));
+    const char *type = cJSON_GetStringValue(js_get(v, "type")), *word = type;
+    if (!cJSON_IsObject(v)) word = cJSON_GetStringValue(v);
+    if (word && strcmp(word, "any") == 0) word = "required"; /* as Mistral and Anthropic say it */
     if (p->functions) p->parallel_calls = false;
     if (p->functions && v) return both_kinds(e, "tool_choice");
     if (call) return check_function_call(p, call, e);

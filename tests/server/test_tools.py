@@ -212,6 +212,30 @@ def test_a_call_follows_its_parameters(scripted, ask, name):
 
 
 @case("C81")
+@pytest.mark.parametrize("choice", [
+    "any", {"type": "any"}, {"type": "required"}, {"type": "function", "name": "mix"}, {"type": "custom", "name": "patch"}])
+def test_tools_and_choices_in_other_apis_words(scripted, choice):
+    """Cursor's lists mix the shapes of chats and of responses; Mistral and Anthropic say "any"."""
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [{"function": {"name": "mix", "parameters": schema}},
+             {"type": "function", "name": "paint", "description": "paint, please", "parameters": schema},
+             {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "regex", "definition": "ab"}}]
+    chats = [{"type": "function", **tools[0]},
+             {"type": "function", "function": {"name": "paint", "description": "paint, please", "parameters": schema}},
+             {"type": "custom", "custom": {"name": "patch", "format": tools[2]["format"]}}]
+    said = [{"role": "user", "content": "[abc]"}]
+    theirs, ours = (scripted.post_json(PATH + "/render", {"messages": said, "tools": t})["prompt"] for t in (tools, chats))
+    assert theirs == ours
+    call, = whole(scripted, "no think", tools=tools, tool_choice=choice)["message"]["tool_calls"]
+    name = call[call["type"]]["name"]
+    assert name == choice["name"] if "name" in choice else name in ("mix", "paint", "patch")
+    if name == "patch":
+        assert call["custom"]["input"] == "ab"
+    for auto in ({"type": "auto"}, {"type": "none"}):
+        assert whole(scripted, "no think", tools=tools, tool_choice=auto)["finish_reason"] == "stop"
+
+
+@case("C81")
 def test_no_tools_are_none(scripted):
     """As OpenAI's own clients send them."""
     for more in ({"tools": []}, {"tools": [], "tool_choice": "none"}, {"tools": None, "tool_choice": "none"},
