@@ -17,12 +17,18 @@ static lq_status bad_message(api_error *e, int i, const char *what, const cJSON 
                     js_describe(found, v));
 }
 
-/* The text of one part: {"type": "text"}, and of an assistant {"type": "refusal"}; NULL: neither. */
+/* A text, under a chat's or a response's name for it. */
+static bool is_text(const cJSON *part)
+{
+    const cJSON *type = js_get(part, "type");
+    return api_is(type, "text") || api_is(type, "input_text") || api_is(type, "output_text");
+}
+
+/* The text of one part; of an assistant's {"type": "refusal"}, too; NULL: neither. */
 static const char *part_text(const cJSON *part, bool assistant)
 {
-    const char *type = cJSON_GetStringValue(js_get(part, "type"));
-    if (type && strcmp(type, "text") == 0) return cJSON_GetStringValue(js_get(part, "text"));
-    if (type && assistant && strcmp(type, "refusal") == 0)
+    if (is_text(part)) return cJSON_GetStringValue(js_get(part, "text"));
+    if (assistant && api_is(js_get(part, "type"), "refusal"))
         return cJSON_GetStringValue(js_get(part, "refusal"));
     return NULL;
 }
@@ -31,7 +37,7 @@ static const char *part_text(const cJSON *part, bool assistant)
 static lq_status bad_part(api_error *e, int i, const cJSON *part, bool assistant)
 {
     const char *type = cJSON_GetStringValue(js_get(part, "type"));
-    if (!type || strcmp(type, "text") == 0 || (assistant && strcmp(type, "refusal") == 0))
+    if (!type || is_text(part) || (assistant && strcmp(type, "refusal") == 0))
         return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}", part);
     return api_fail(e, "messages", "unsupported_value",
                     "messages[%d]: content of type \"%.40s\" is not supported", i, type);
@@ -71,6 +77,40 @@ static lq_status fill_turn(cJSON *m, api_error *e)
     const char *refusal = cJSON_GetStringValue(js_get(m, "refusal"));
     cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
     return cJSON_AddStringToObject(m, "content", refusal ? refusal : "") ? LQ_OK : api_no_memory(e);
+}
+
+/* The text of a thought among the parts: {"type": "thinking", "thinking": a text or parts (Mistral)}, or
+ * {"type": "reasoning", "text"}. False: the part is none. */
+static bool add_thought(lq_buf *w, const cJSON *part)
+{
+    const cJSON *type = js_get(part, "type"), *v = js_get(part, "text");
+    if (!api_is(type, "thinking") && !api_is(type, "reasoning")) return false;
+    if (js_get(part, type->valuestring)) v = js_get(part, type->valuestring);
+    if (cJSON_IsString(v)) lq_buf_puts(w, v->valuestring);
+    for (const cJSON *p = cJSON_IsArray(v) ? v->child : NULL; p; p = p->next)
+        if (is_text(p) && cJSON_IsString(js_get(p, "text")))
+            lq_buf_puts(w, js_get(p, "text")->valuestring);
+    return true;
+}
+
+/* Thoughts among an assistant's parts become its `reasoning_content`, unless it has one. */
+static bool take_thoughts(cJSON *m)
+{
+    static const char name[] = "reasoning_content";
+    cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content"), *next;
+    lq_buf w = { 0 };
+    for (cJSON *p = cJSON_IsArray(content) ? content->child : NULL; p; p = next) {
+        next = p->next;
+        if (add_thought(&w, p)) cJSON_Delete(cJSON_DetachItemViaPointer(content, p));
+    }
+    bool ok = !w.oom;
+    if (ok && w.n && !cJSON_IsString(js_get(m, name))) {
+        lq_buf_add(&w, "", 1);
+        cJSON_DeleteItemFromObjectCaseSensitive(m, name); /* null */
+        ok = !w.oom && cJSON_AddStringToObject(m, name, w.p);
+    }
+    lq_buf_free(&w);
+    return ok;
 }
 
 /* The thought of an earlier turn has one name in each template and each API; `thinking` is left out
@@ -179,6 +219,7 @@ static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
     assistant = strcmp(role->valuestring, "assistant") == 0;
     if (assistant && check_calls(m, i, e)) return LQ_EVALUE;
     if (!name_calls(m, i, call_id) || !name_custom(m) || !fill_result(m)) return api_no_memory(e);
+    if (assistant && !take_thoughts(m)) return api_no_memory(e);
     if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");

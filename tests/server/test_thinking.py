@@ -22,6 +22,21 @@ def serve(llmq, folder, template, *more):
     return Server(llmq, with_template(folder / "m", template), *more, log=folder / "log")
 
 
+@case("C72", "C131")
+def test_parts_in_the_words_of_other_apis(llmq, tmp_path):
+    """Texts of responses, as Cursor sends them in chats; thoughts as Mistral's API and others give them back."""
+    with serve(llmq, tmp_path, "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.content }}]{% endfor %}") as s:
+        def said(content, **more):
+            return prompt(s, messages=[{"role": "assistant", "content": content, **more},
+                                       {"role": "user", "content": [{"type": "input_text", "text": "Go"}]}])
+        for thought in ({"type": "thinking", "thinking": "hm so"}, {"type": "reasoning", "text": "hm so"},
+                        {"type": "thinking", "thinking": [{"type": "text", "text": "hm "}, {"type": "text", "text": "so"}]}):
+            assert "[hm so|Yes][|Go]" in said([thought, {"type": "output_text", "text": "Yes"}])
+        assert "[own|Yes]" in said([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes"}], reasoning_content="own")
+        assert "[|]" in said([{"type": "thinking", "thinking": ""}])
+        check_error(s.post(PATH, {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]}), 400, "messages")
+
+
 @case("C131")
 def test_an_effort_reaches_the_template_that_reads_it(llmq, published, tmp_path):  # noqa: F811
     with serve(llmq, tmp_path, published["openai-gpt-oss-120b"]) as s:
