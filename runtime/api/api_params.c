@@ -1,5 +1,6 @@
 /* runtime/api/api_params.c - see api_params.h. */
 #include "runtime/api/api_params.h"
+#include "runtime/api/api_body.h"
 #include "runtime/api/api_params_other.h"
 
 #include <errno.h>
@@ -383,7 +384,7 @@ static const row rows[] = {
     NUM("length_penalty", BOTH, length_penalty, -100, 100),
     READ("early_stopping", BOTH, read_early),
     INT("max_tokens", BOTH, max_tokens, -1, MAX_INT),
-    INT("max_completion_tokens", BOTH, max_completion_tokens, 1, MAX_INT),
+    INT("max_completion_tokens", BOTH, max_completion_tokens, -1, MAX_INT),
     INT_TOO("max_new_tokens", BOTH, max_tokens, 1, MAX_INT, "max_tokens"),
     INT_TOO("n_predict", BOTH, max_tokens, -1, MAX_INT, "max_tokens"),
     INT("min_tokens", BOTH, min_tokens, 0, MAX_INT),
@@ -588,6 +589,17 @@ static lq_status check_beams(const api_params *p, const cJSON *doc, api_error *e
                     p->stream ? ", not in a stream" : "");
 }
 
+/* Is the last message the beginning of an answer: `prefix` as Mistral and DeepSeek, `partial` as Moonshot says it? */
+static bool wants_more(const cJSON *doc)
+{
+    const cJSON *list = js_get(doc, "messages"), *first = cJSON_IsArray(list) ? list->child : NULL;
+    const cJSON *m = first ? first->prev : NULL, *content = js_get(m, "content");
+    return (cJSON_IsTrue(js_get(m, "prefix")) || cJSON_IsTrue(js_get(m, "partial"))) &&
+           api_is(js_get(m, "role"), "assistant") &&
+           (cJSON_IsArray(content) ? content->child != NULL
+                                   : cJSON_IsString(content) && content->valuestring[0]);
+}
+
 /* What one parameter demands of another. */
 static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, api_error *e)
 {
@@ -607,8 +619,12 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
                         "prompt_logprobs: not in a stream");
     if (p->extra && !p->suffix)
         return api_fail(e, "input_extra", "unsupported_value", "input_extra: only with suffix");
-    p->to_the_end = p->max_tokens < 0 && (js_get(doc, "max_tokens") || js_get(doc, "n_predict"));
-    if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
+    const cJSON *most = js_get(doc, "max_completion_tokens");
+    if (most && !p->max_completion_tokens)
+        return api_wrong(e, "max_completion_tokens", "-1 or an integer from 1", most);
+    if (most) p->max_tokens = p->max_completion_tokens;
+    p->to_the_end =
+        p->max_tokens < 0 && (most || js_get(doc, "max_tokens") || js_get(doc, "n_predict"));
     int64_t predict = -1; /* llama.cpp's 0 reads the prompt into the cache */
     js_whole(js_get(doc, "n_predict"), 0, 0, &predict);
     if (p->max_tokens == 0 && !p->echo && predict < 0 && !(kind & API_READS))
@@ -621,10 +637,11 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     lq_status s = api_check_samplers(&p->samplers, &p->temperature, e);
     if (s) return s;
     if (kind != API_CHAT) return check_beams(p, doc, e);
-    if (p->top_logprobs >= 0 && !p->chat_logprobs)
+    if (p->top_logprobs > 0 && !p->chat_logprobs)
         return api_fail(e, "top_logprobs", "invalid_value",
                         "top_logprobs: only allowed with logprobs true");
     if (p->chat_logprobs) p->logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
+    if (!js_get(doc, "continue_final_message")) p->continue_final = wants_more(doc);
     if (p->continue_final && p->has_generation_prompt && p->add_generation_prompt)
         return api_fail(e, "continue_final_message", "invalid_value",
                         "continue_final_message and add_generation_prompt exclude each other");

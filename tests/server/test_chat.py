@@ -70,6 +70,21 @@ def test_a_beginning_of_the_answer_is_continued(scripted, ask):
                     400, "continue_final_message")
 
 
+@case("C73")
+@pytest.mark.parametrize("word", ["prefix", "partial"])
+def test_a_message_may_say_that_it_is_a_beginning(scripted, word):
+    """As Mistral, DeepSeek and Moonshot have it, and LiteLLM sends it."""
+    messages = [*said("Hi"), {"role": "assistant", "content": "It is"}]
+    marked = [messages[0], {**messages[1], word: True}]
+
+    def tokens(said, **more):
+        return chat(scripted, said, max_tokens=1, **more)["usage"]["prompt_tokens"]
+    assert tokens(marked) == tokens(messages, continue_final_message=True) < tokens(messages)
+    assert tokens(marked, continue_final_message=False) == tokens(messages)
+    for other in ({**messages[1], word: False}, {**messages[1], word: None}, {"role": "assistant", "content": "", word: True}):
+        assert tokens([messages[0], other]) == tokens([messages[0], {k: v for k, v in other.items() if k != word}])
+
+
 @case("C74")
 def test_the_length_of_a_chat(server):
     def tokens(**more):
@@ -77,13 +92,14 @@ def test_the_length_of_a_chat(server):
     assert tokens(max_tokens=9, max_completion_tokens=3) == 3
     assert tokens(max_tokens=4) == 4 and tokens(max_completion_tokens=5) == 5
     n = chat(server, MESSAGES, max_tokens=1)["usage"]["prompt_tokens"]
-    assert tokens() == 1024 - n
+    assert tokens() == tokens(max_completion_tokens=-1) == 1024 - n
 
 
 @case("C76", "C77")
 @pytest.mark.parametrize("more, param", [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": False, "top_logprobs": 1}, "top_logprobs"),
     ({"logprobs": 5}, "logprobs"),
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
@@ -98,6 +114,12 @@ def test_the_length_of_a_chat(server):
 ])
 def test_bad_chats(server, ask, more, param):
     ask.check_error(server.post("/v1/chat/completions", {"messages": MESSAGES, **more}), 400, param)
+
+
+@case("C76")
+def test_no_top_logprobs_are_none(server):
+    """As clients send that send every field."""
+    assert chat(server, MESSAGES, max_tokens=1, logprobs=False, top_logprobs=0)["choices"][0]["logprobs"] is None
 
 
 @case("C77")
