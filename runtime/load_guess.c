@@ -23,24 +23,33 @@ static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *th
     return LQ_OK;
 }
 
-/* Where the model shares a GPU with the CPU, or may be there or not, the draft has what is left, or
- * nothing. */
+/* Where the model is. Where that shares a GPU with the CPU, or may be there or not, the draft has what is left, or
+ * is on the CPU. */
 static lq_status load_draft(load_model *l, const load_model *beside, const load_guess *o,
                             lq_err *err)
 {
     char text[sizeof err->msg + 64];
     load_opts how = *o->load;
     const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
-    const bool spare = shared || (how.device && strcmp(how.device, "auto") == 0);
-    if (spare) how.beside.also = load_left(&beside->m, &how);
+    const bool any = how.device && strcmp(how.device, "auto") == 0;
+    const bool there = model_dev(&beside->m) != NULL;
+    if (shared || any) how.beside.also = load_left(&beside->m, &how);
     if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
-    how.ranks = 0; /* the first of several GPUs has all of it */
+    if (any) how.device = there ? "cuda" : "cpu";
+    how.beside.whole |= any; /* no engine finds later that it has no room there */
+    how.ranks = 0;           /* the first of several GPUs has all of it */
     lq_status s = load_weights(l, o->path, &how, o->p, o->job, err);
-    if (s != LQ_ENOMEM || !shared) return s; /* names the file */
+    if (!there || !load_guess_elsewhere(s, o->load)) return s; /* names the file */
     snprintf(text, sizeof text, "the draft runs on the CPU: %s", err->msg);
     if (how.note) how.note(o->path, text);
     how.device = "cpu";
     return load_weights(l, o->path, &how, o->p, o->job, err);
+}
+
+bool load_guess_elsewhere(lq_status s, const load_opts *o)
+{
+    const bool any = o->device && strcmp(o->device, "auto") == 0;
+    return s == LQ_ENOMEM ? any || o->gpu_layers != MODEL_ALL_LAYERS : s == LQ_EUNSUPPORTED && any;
 }
 
 static bool is_eagle(const char *path)

@@ -28,5 +28,8 @@ const char *load_guess_what(const arch_config *draft); /* "MTP head", "EAGLE-3 d
 /* Whether such a one's failure on a GPU is none, as the device is "auto": then a note on "device" says it. */
 bool load_guess_spared(lq_status s, const arch_config *draft, const load_opts *o,
                        const lq_err *err);
+/* Whether a smaller model that failed so on the model's GPU runs on the CPU: with "auto", or beside a model that shares
+ * the GPU with the CPU and leaves no room. A note on its path says it. */
+bool load_guess_elsewhere(lq_status s, const load_opts *o);
 
 #endif

@@ -317,10 +317,6 @@ static lq_status budget_of_device(budget *b, serve *v, const cmd_ctx *c, lq_err 
     const load_opts on = load_opts_of(c, &v->o->model);
     lq_err why;
     if (!opt_may_leave_cpu(&v->o->model)) return budget_of(b, v, c, err);
-    if (v->o->engine.draft && on.gpu_layers != MODEL_ALL_LAYERS)
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "--device: not on cuda yet: serve --dry-run with --speculative-model and "
-                       "--gpu-layers");
     lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, &on, c, &why);
     if (s && strcmp(on.device, "auto") == 0) {
         prog_say(LOG_INFO, "device: cpu (%s)", why.msg);

@@ -279,9 +279,8 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                o.kv);
     int64_t states;
     size_t state_bytes;
-    dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
     s = check_head(&o, on, err);
-    if (!s && gpu) s = fill_device(&sides[1], gpu, c, &o, err);
+    if (!s && on) s = fill_device(&sides[1], on, c, &o, err);
     if (!s) s = size_states(&states, &state_bytes, sides, &o, c, on, first, err);
     if (s) return s;
     *kv = (kv_opts){ 0 };
@@ -310,7 +309,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
         return lq_fail(err, o.kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
                        "KV cache: one block needs %zu bytes, found room for %zu",
                        o.kv_bytes ? block : least->block, o.kv_bytes ? o.kv_bytes : least->room);
-    if (gpu && (size_t)n > fits_of(&sides[1])) /* a limit was named */
+    if (on && (size_t)n > fits_of(&sides[1])) /* a limit was named */
         return lq_fail(err, LQ_ENOMEM,
                        "KV cache: %lld blocks need %zu bytes on the device, found room for %zu",
                        (long long)n, (size_t)n * sides[1].block, sides[1].room);

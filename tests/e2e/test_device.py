@@ -692,14 +692,41 @@ def test_auto_leaves_out_what_guesses_where_it_does_not_fit(gpu, tmp_path, guess
     assert seen == {("cpu", False), ("emulated", True), ("emulated", False)}, seen
 
 
+@pytest.mark.parametrize("where, seen", [
+    (["--gpu-layers", "auto"], {"none", "cpu", "part", "all"}), (["--device", "auto"], {"none", "cpu", "all"}),
+    (["--device", "auto", "--gpu-layers", "auto"], {"none", "cpu", "part", "all"})], ids=["shared", "auto", "both"])
+def test_a_draft_is_where_a_dry_run_says(gpu, tmp_path, where, seen):
+    """On the model's GPU, in part where the model shares it, or on the CPU; the draft alone is never there."""
+    args = [NOVELS, *where, "--max-num-seqs", 4, "--max-model-len", 256, "--speculative-model", NOVELS]
+    got = set()
+    for size in (40, 66, 115, 119, 122, 135):
+        env = emulated(size * 10**6)
+        dry, served = gpu("serve", *args, "--dry-run", "--json", code=None, env=env), serve(gpu, tmp_path / "log", env, *args)
+        assert dry.returncode == served.returncode
+        if dry.returncode:
+            assert dry.stderr.splitlines()[-1] == served.stderr.splitlines()[-1]
+            got.add("none")
+            continue
+        said = json.loads(dry.stdout)
+        ready = re.search(r"^ready: .* context (\d+), (\d+) KV blocks of 16 .* device (cpu|emulated)(?:, (\d) of 6 layers)?,", served.stderr, re.M)
+        assert [int(ready[1]), int(ready[2])] == [said["max_len"], said["kv_blocks"]]
+        there = said.get("gpu_layers", 0)
+        assert there == (0 if ready[3] == "cpu" else int(ready[4] or 6))
+        notes = [re.findall(r"^.*: the draft runs on the CPU: .*$", p.stderr, re.M) for p in (dry, served)]
+        assert notes[0] == notes[1]
+        n = said.get("gpu_draft_layers", 0)
+        assert n == 0 if notes[0] or not there else n > 0
+        got.add("none" if not there else "cpu" if not n else "part" if n < 6 else "all")
+    assert got == seen
+
+
 @pytest.mark.parametrize("guess", [["--speculative-mtp"], ["--speculative-model", ROOT / "tests/golden/eagle3"]])
 @pytest.mark.parametrize("part", [["--gpu-layers", 1], ["--tensor-parallel-size", 2]])
 def test_a_dry_run_refuses_what_guesses_beside_a_part(gpu, guess, part):
-    if "--speculative-model" in guess and "--gpu-layers" in part:
-        pytest.skip("refused before that")
     for more in (["--dry-run"], ["--port", 0]):
         p = gpu("serve", ROOT / "tests/golden/mtp/mimo", *guess, *part, *more, code=3, env=devices(2))
-        assert "of a model that is not all on one device" in p.stderr and guess[0] in p.stderr or "--dry-run" in more, p.stderr
+        assert "of a model that is not all on one device" in p.stderr
+        assert guess[0] in p.stderr or "--dry-run" in more, p.stderr
 
 
 @pytest.mark.parametrize("more", [[], ["--speculative-ngram"]])
@@ -771,6 +798,10 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/mimo", 2, ["--device", "cuda", "--speculative-model", ROOT / "tests/golden/eagle3"]),
     (NOVELS, 1.2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-model", ROOT / "models/novels-1m"]),
+    (NOVELS, 1.2, ["--gpu-layers", 3, "--max-num-seqs", 4, "--speculative-model", ROOT / "models/novels-1m"]),
+    (NOVELS, 1.6, ["--gpu-layers", 2, "--max-num-seqs", 2, "--max-model-len", 128, "--speculative-model", NOVELS]),
+    (NOVELS, 0.9, ["--gpu-layers", "auto", "--max-num-seqs", 4, "--speculative-model", ROOT / "models/novels-1m"]),
+    (NOVELS, 0.8, ["--device", "auto", "--max-num-seqs", 4, "--speculative-model", ROOT / "models/novels-1m"]),
 ])
 def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, part, args):  # T-17
     """Of a memory that has a step, and such a part of weights and cache as they are where there is enough."""

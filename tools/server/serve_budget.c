@@ -77,9 +77,9 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv) +
             (size_t)kv->n_states * state_there(g, c);
     g->step = fwd_dev_bytes(c, kv, &step);
-    if (b->engine.draft) {
+    if (b->engine.draft && g->draft_layers) {
         const arch_config *d = b->engine.draft->cfg;
-        const budget_gpu one = { .layers = d->layers, .ranks = 1 };
+        const budget_gpu one = { .layers = g->draft_layers, .ranks = 1 };
         const fwd_opts its = eng_draft_step(&b->engine);
         g->kv += (size_t)kv->n_blocks * block_there(&one, d, kv->block_size, b->engine.kv) +
                  (size_t)kv->n_states * state_there(&one, d);
@@ -88,48 +88,102 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     need->kv -= g->kv;
 }
 
-/* All of the draft goes to the first device, which is opened once more for it: that takes `opened`. LQ_ENOMEM: with
- * "auto" a head has no room there. */
-static lq_status place_draft(budget_model *both, const foot_model *d, size_t opened,
-                             const load_opts *how, bool half, lq_err *err)
+/* What is there of a draft or head, on the first device, which is opened once more for it: that takes `opened`. */
+static lq_status hold_draft(budget_model *both, const foot_model *d, const model_sizes *z,
+                            int64_t n, size_t opened, lq_err *err)
+{
+    foot_weights there;
+    budget_gpu *g = &both->gpu;
+    const lq_status s = foot_weigh_last(&there, d, NULL, n, 1, err);
+    if (s) return s;
+    const size_t gone = there.weights_bytes + (n == z->L ? z->embed : 0);
+    g->draft = model_size_on(z, n);
+    g->draft_layers = n;
+    g->room -= opened;
+    both->draft_weights -= gone < both->draft_weights ? gone : both->draft_weights;
+    return LQ_OK;
+}
+
+/* All of a head goes where its model is. LQ_ENOMEM: with "auto" it has no room there. */
+static lq_status place_head(budget_model *both, const foot_model *d, const model_sizes *z,
+                            size_t opened, const load_opts *how, lq_err *err)
+{
+    const budget_gpu *g = &both->gpu;
+    const arch_config *c = foot_config(d);
+    const bool choice = strcmp(how->device, "auto") == 0;
+    const size_t left = choice ? load_guess_left(both->cfg, g->layers, c, how) : 0,
+                 own = model_size_on(z, z->L), before = g->weights + opened,
+                 free_there = g->room > before ? g->room - before : 0;
+    if (own > free_there)
+        return lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", g->name,
+                       own, free_there);
+    if (choice && free_there - own < left)
+        return lq_fail(err, LQ_ENOMEM, "%s: caches and steps need %zu bytes, found %zu free",
+                       g->name, left, free_there - own);
+    return hold_draft(both, d, z, z->L, opened, err);
+}
+
+/* A smaller model goes there as load_guess_open has it: all of it; beside a model that shares the GPU with the CPU as
+ * many layers as there is room for, or none; with "auto" all or none. */
+static lq_status place_draft(budget_model *both, const foot_model *d, const model_sizes *z,
+                             size_t opened, const load_opts *on, const char *path, lq_err *err)
 {
     const arch_config *c = foot_config(d);
-    budget_gpu *g = &both->gpu;
-    const int64_t L = c->layers;
-    const bool choice = c->mtp && strcmp(how->device, "auto") == 0;
+    const budget_gpu *g = &both->gpu;
+    const size_t before = g->weights + opened;
+    load_opts how = *on;
+    char text[sizeof err->msg + 64];
+    lq_err why = { "" };
+    int64_t n = 0;
+    const bool any = strcmp(on->device, "auto") == 0, shared = on->gpu_layers != MODEL_ALL_LAYERS;
+    if (any || shared) {
+        const model_share left = load_share(both->cfg, on);
+        how.beside.also = left.more + (size_t)g->layers * left.more_layer;
+    }
+    if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
+    how.ranks = 0;
+    model_share share = load_share(c, &how);
+    share.spare |= any;
+    lq_status s = model_check_device(c, &why);
+    if (!s)
+        s = model_choose_layers(&n, z, &share, g->name, 1, g->room > before ? g->room - before : 0,
+                                &why);
+    if (!s) return hold_draft(both, d, z, n, opened, err);
+    if (!load_guess_elsewhere(s, on)) {
+        *err = why;
+        return s;
+    }
+    lq_wrap(&why, s, "--device");
+    snprintf(text, sizeof text, "the draft runs on the CPU: %s", why.msg);
+    if (on->note) on->note(path, text);
+    return LQ_OK;
+}
+
+static lq_status place_guess(budget_model *both, const foot_model *d, size_t opened,
+                             const load_opts *how, bool half, const char *path, lq_err *err)
+{
+    const arch_config *c = foot_config(d);
+    const budget_gpu *g = &both->gpu;
     model_sizes z;
-    foot_weights there;
     if (c->mtp && (g->ranks > 1 || g->layers < both->cfg->layers))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "not on %s yet: an %s of a model that is not all on one device", g->name,
                        load_guess_what(c));
-    lq_status s = model_check_device(c, err);
-    size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
-    if (!s && !layer) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
+    lq_status s = layer ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && c->mtp) s = model_check_device(c, err);
     if (!s) s = foot_sizes(&z, layer, d, NULL, 1, half, err);
-    const size_t left = choice ? load_guess_left(both->cfg, g->layers, c, how) : 0,
-                 own = s ? 0 : model_size_on(&z, L), before = g->weights + opened,
-                 free_there = g->room > before ? g->room - before : 0;
-    if (!s && own > free_there)
-        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", g->name, own,
-                    free_there);
-    else if (!s && choice && free_there - own < left)
-        s = lq_fail(err, LQ_ENOMEM, "%s: caches and steps need %zu bytes, found %zu free", g->name,
-                    left, free_there - own);
-    if (!s) s = foot_weigh_last(&there, d, NULL, L, 1, err);
-    if (!s) {
-        const size_t gone = there.weights_bytes + z.embed;
-        g->draft = own;
-        g->room -= opened;
-        both->draft_weights -= gone < both->draft_weights ? gone : both->draft_weights;
-    }
+    if (!s)
+        s = c->mtp ? place_head(both, d, &z, opened, how, err)
+                   : place_draft(both, d, &z, opened, how, path, err);
     free(layer);
     return s;
 }
 
-/* The layers that go to the devices, and what they leave to the host. opened: as of place_draft. */
+/* The layers that go to the devices, and what they leave to the host. opened: as of hold_draft; path: the draft's. */
 static lq_status place(budget_model *both, const foot_model *m, const foot_model *draft,
-                       size_t opened, const eng_opts *asked, const load_opts *on, lq_err *err)
+                       size_t opened, const char *path, const eng_opts *asked, const load_opts *on,
+                       lq_err *err)
 {
     const arch_config *c = foot_config(m);
     budget_gpu *g = &both->gpu;
@@ -154,7 +208,7 @@ static lq_status place(budget_model *both, const foot_model *m, const foot_model
     }
     free(layer);
     if (s || !draft) return s;
-    s = place_draft(both, draft, opened, &how, share.half, err);
+    s = place_guess(both, draft, opened, &how, share.half, path, err);
     if (!s || !foot_config(draft)->mtp || !load_guess_spared(s, foot_config(draft), on, err))
         return s;
     both->draft = NULL;
@@ -186,7 +240,7 @@ static lq_status look_beside(size_t *opened, dev *first, const foot_model *draft
 }
 
 /* What each of them has free, once cuBLAS has its part where it is used, and exchanges theirs. draft: what guesses, or
- * NULL; *opened: as of place_draft. */
+ * NULL; *opened: as of hold_draft. */
 static lq_status look(budget_gpu *g, size_t *opened, const foot_model *m, const foot_model *draft,
                       const load_opts *on, lq_err *err)
 {
@@ -340,8 +394,8 @@ void budget_add_stores(budget *b, int64_t responses, size_t files)
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err)
 {
-    model_on there = { .first = 0 };
-    const model of_draft = { .on = m->gpu.layers ? &there : NULL, .cfg = m->draft };
+    model_on there = { .first = m->draft ? m->draft->layers - m->gpu.draft_layers : 0 };
+    const model of_draft = { .on = m->gpu.draft_layers ? &there : NULL, .cfg = m->draft };
     eng_opts want = *asked;
     eng_need need;
     *b = (budget){ .gpu = m->gpu, .ranks = m->part ? m->part->ranks : 1 };
@@ -400,7 +454,7 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
         const foot_model *guess = guesses ? &d : NULL;
         size_t opened = 0;
         if (elsewhere) s = look(&both.gpu, &opened, &m, guess, on, err);
-        if (elsewhere && !s) s = place(&both, &m, guess, opened, asked, on, err);
+        if (elsewhere && !s) s = place(&both, &m, guess, opened, draft, asked, on, err);
         if (s) lq_wrap(err, s, "--device");
         eng_opts wanted = *asked;
         if (guesses && !both.draft) wanted.guesses = 0;
@@ -414,7 +468,7 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
 
 static void print_gpu(const budget_gpu *g)
 {
-    char size[16], note[160], each[32] = "";
+    char size[16], note[160], each[32] = "", its[32];
     const struct {
         const char *name;
         size_t bytes;
@@ -427,10 +481,14 @@ static void print_gpu(const budget_gpu *g)
                  { "GPU: free", g->room } };
     if (g->ranks > 1) snprintf(each, sizeof each, ", a part on each of %d", g->ranks);
     snprintf(note, sizeof note, "%lld layers on %s%s", (long long)g->layers, g->name, each);
+    snprintf(its, sizeof its, "%lld layers", (long long)g->draft_layers);
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
         if (i != 1 || g->draft)
             printf("%-24s %12s  %s\n", rows[i].name,
-                   opt_size_text(size, sizeof size, (double)rows[i].bytes), i ? "" : note);
+                   opt_size_text(size, sizeof size, (double)rows[i].bytes),
+                   i == 0   ? note
+                   : i == 1 ? its
+                            : "");
 }
 
 static void add_gpu(cJSON *o, const budget_gpu *g)
@@ -440,6 +498,7 @@ static void add_gpu(cJSON *o, const budget_gpu *g)
     cJSON_AddNumberToObject(o, "gpu_layers", (double)g->layers);
     cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)g->weights);
     if (g->draft) cJSON_AddNumberToObject(o, "gpu_draft_bytes", (double)g->draft);
+    if (g->draft) cJSON_AddNumberToObject(o, "gpu_draft_layers", (double)g->draft_layers);
     cJSON_AddNumberToObject(o, "gpu_adapters_bytes", (double)g->adapters);
     cJSON_AddNumberToObject(o, "gpu_kv_bytes", (double)g->kv);
     cJSON_AddNumberToObject(o, "gpu_step_bytes", (double)g->step);

@@ -20,7 +20,8 @@ typedef struct {
     int64_t layers; /* the last ones of the model; 0: all is on the CPU */
     int ranks;      /* GPUs */
     size_t room;    /* free before */
-    size_t weights, draft, adapters, kv, step; /* draft: its weights, which are all on the first */
+    size_t weights, draft, adapters, kv, step; /* draft: its weights, which are on the first */
+    int64_t draft_layers; /* of a draft or head, the last ones; 0: it is on the CPU */
 } budget_gpu;
 
 enum { BUDGET_ROWS = 20 };
