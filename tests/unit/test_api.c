@@ -594,7 +594,7 @@ TEST(prompts_and_messages_are_checked)
         { "/v1/completions", "{\"prompt\":[5]} x", "400", "invalid_json" },
         { "/v1/completions", "\xef\xbb\xbf{\"prompt\":[5]}", "400", "invalid_json" },
         { "/v1/completions", "{\"prompt\":\"\xff\"}", "400", "invalid_json" },
-        { "/v1/completions", "{\"prompt\":\"\\ud800\"}", "400", "invalid_json" },
+        { "/v1/completions", "{\"prompt\":\"\\ud800\"}", "200", "Hello" },
         { "/v1/completions", "{\"prompt\":[5],\"prompt\":[6]}", "400", "invalid_json" },
         { "/v1/completions", "{\"prompt\":[5],\"n\":NaN}", "400", "invalid_json" },
         { "/v1/completions", "{}", "400", "\"param\":\"prompt\"" },
