@@ -32,8 +32,11 @@ static bool unescape(char *out, size_t cap, const char *s, size_t n)
 const cJSON *gs_resolve(gs_ctx *c, const char *ref, const char *at, const char **to)
 {
     const cJSON *v = c->root;
+    const char *own = cJSON_GetStringValue(js_get(v, "$id"));
+    const size_t n_own = own ? strcspn(own, "#") : 0;
     char part[256];
     *to = "";
+    if (n_own && strncmp(ref, own, n_own) == 0 && ref[n_own] == '#') ref += n_own;
     if (ref[0] != '#' || (ref[1] && ref[1] != '/')) {
         gs_fail(c, LQ_EUNSUPPORTED, at, "$ref",
                 "only places in the schema itself (#/...) can be honoured, found %.80s", ref);
@@ -59,6 +62,12 @@ const cJSON *gs_resolve(gs_ctx *c, const char *ref, const char *at, const char *
 }
 
 /* ---- types ---- */
+
+bool gs_is_nothing(const cJSON *schema)
+{
+    const cJSON *not = js_get(schema, "not");
+    return cJSON_IsFalse(schema) || cJSON_IsTrue(not ) || (cJSON_IsObject(not ) && !not ->child);
+}
 
 static const struct {
     const char *name;
@@ -416,7 +425,7 @@ bool gs_disjoint(gs_ctx *c, const cJSON *a, const cJSON *b, const char *at, int 
     bool one_a, one_b;
     a = flat(c, a, at);
     b = flat(c, b, at);
-    if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return true;
+    if (gs_is_nothing(a) || gs_is_nothing(b)) return true;
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b) || depth > 4) return false;
     const cJSON *x = listed(a, &one_a), *y = listed(b, &one_b);
     if (x && y && disjoint_lists(x, one_a, y, one_b)) return true;

@@ -96,7 +96,7 @@ static ga_node *one_of_several(gs_ctx *c, const cJSON *schema, const cJSON *part
 static ga_node *body_of(gs_ctx *c, const cJSON *schema, const char *at)
 {
     if (cJSON_IsTrue(schema)) return gj_value(&c->j);
-    if (cJSON_IsFalse(schema)) return ga_alt(c->b);
+    if (gs_is_nothing(schema)) return ga_alt(c->b);
     if (!cJSON_IsObject(schema)) {
         char found[64];
         gs_fail(c, LQ_EVALUE, at, NULL, "expected a schema, found %s", js_describe(found, schema));

@@ -72,6 +72,9 @@ int gs_type_of(const cJSON *value); /* of a JSON value */
 /* `type` and `nullable` of a schema; without them what its keywords speak of, or 0: all. */
 int gs_types(gs_ctx *c, const cJSON *schema, const char *at);
 
+/* No value is valid: false, or {"not": {}}, as Zod writes what is undefined. */
+bool gs_is_nothing(const cJSON *schema);
+
 /* The regular expression of a `format`; NULL: not known. */
 const char *gs_format(const char *name);
 

@@ -120,7 +120,7 @@ static bool bound(const decimals *d, bool lower, int64_t *out, bool *have, bool 
         const cJSON *v = js_get(d->schema, key);
         int64_t n = 0;
         bool exact = true;
-        if (!v) continue;
+        if (!v || (strict && cJSON_IsBool(v))) continue;
         if (!cJSON_IsNumber(v)) {
             gs_fail(d->c, LQ_EVALUE, d->at, key, "expected a number");
             return false;
@@ -135,7 +135,9 @@ static bool bound(const decimals *d, bool lower, int64_t *out, bool *have, bool 
                     d->integer ? 18 : 15);
             return false;
         }
-        if (strict && exact) n += lower ? 1 : -1;
+        /* OpenAPI 3.0 and draft 4: true beside the bound */
+        const bool open = strict || cJSON_IsTrue(js_get(d->schema, keys[lower][1]));
+        if (open && exact) n += lower ? 1 : -1;
         if (!*have || (lower ? n > *out : n < *out)) *out = n;
         *have = true;
     }
@@ -225,6 +227,10 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
     if (pattern && !cJSON_IsString(pattern))
         gs_fail(c, LQ_EVALUE, at, "pattern", "expected a string");
     if (format && !cJSON_IsString(format)) gs_fail(c, LQ_EVALUE, at, "format", "expected a string");
+    const char *regex = cJSON_IsString(format) ? gs_format(format->valuestring) : NULL;
+    if (cJSON_IsString(format) && !regex && c->strict)
+        gs_fail(c, LQ_EUNSUPPORTED, at, "format", "%.60s is not known", format->valuestring);
+    if (!regex) format = NULL; /* an annotation, as an unknown keyword is */
     if (pattern && (length || format))
         gs_fail(c, LQ_EUNSUPPORTED, at, "pattern", "cannot be honoured with %s",
                 format ? "format" : "minLength or maxLength");
@@ -243,11 +249,7 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
         body =
             ga_ref(c->b, gr_parse_lark(c->b, lark->valuestring, strlen(lark->valuestring), true));
     } else if (format) {
-        const char *regex = gs_format(format->valuestring);
-        if (!regex)
-            gs_fail(c, LQ_EUNSUPPORTED, at, "format", "%.60s is not known", format->valuestring);
-        else
-            body = gr_regex(c->b, regex, strlen(regex), true, false, "format");
+        body = gr_regex(c->b, regex, strlen(regex), true, false, "format");
     } else if (length) {
         body = gs_length(c, gj_any_char(&c->j), min, max);
     } else {

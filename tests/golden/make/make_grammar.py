@@ -252,7 +252,11 @@ error("schema", {"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "
 rows.append({"kind": "schema", "text": json.dumps({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), "yes": ["null"],
              "no": ["0", ""]})  # jsonschema follows that $ref for ever
 error("schema", {"type": "string", "minLength": 1000000000}, "#/minLength: expected an integer")
-error("schema", {"type": "object", "properties": {"a": {"not": {}}}}, "#/properties/a/not: this keyword")
+error("schema", {"type": "object", "properties": {"a": {"not": {"const": 1}}}}, "#/properties/a/not: this keyword")
+schema({"type": "object", "properties": {"a": {"not": {}}, "b": {"const": 1}}}, ["{}", '{"b":1}'], ['{"a":1}'])
+schema({"anyOf": [{"not": {}}, {"enum": ["a", "b"]}]}, ['"a"'], ["{}", '"c"'])
+schema({"oneOf": [{"type": "string"}, {"type": "string", "not": {}}]}, ['"a"'], ["1"])
+error("schema", {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]}, "matches no text")
 error("schema", {"if": {}}, "#/if")
 error("schema", {"type": "array", "contains": {}}, "#/contains")
 error("schema", {"type": "array", "uniqueItems": True}, "#/uniqueItems")
@@ -260,7 +264,10 @@ error("schema", {"type": "integer", "multipleOf": 3}, "#/multipleOf")
 error("schema", {"type": "object", "dependentRequired": {}}, "#/dependentRequired")
 error("schema", {"type": "object", "unevaluatedProperties": False}, "#/unevaluatedProperties")
 error("schema", {"type": "sting"}, "expected a JSON type")
-error("schema", {"type": "string", "format": "color"}, "color is not known")
+schema({"type": "string", "format": "password"}, ['"a"'], ["1"])
+schema({"type": "string", "format": "file-path", "maxLength": 2}, ['"a"'], ['"abc"'])
+schema({"type": "string", "format": "password", "pattern": "^a$"}, ['"a"'], ['"b"'])
+schema({"$id": "https://a.de/b", "$defs": {"s": {"const": 1}}, "$ref": "https://a.de/b#/$defs/s"}, ["1"], ["2"])
 error("schema", {"type": "string", "pattern": "(?=a)"}, "#/pattern: at byte")
 error("schema", {"type": "string", "pattern": "^+[a-z]$"}, "nothing to repeat")
 error("schema", {"type": "string", "pattern": "a", "minLength": 3}, "#/pattern: cannot be honoured with")
@@ -281,6 +288,12 @@ error("schema", {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}], "properties":
 # ---- any JSON object ----
 rows.append({"kind": "json object", "text": "", "yes": ["{}", '{"a": [1, 2.5e3, "x\\n", null, {"b": true}]}', '{\n "a": 1\n}'],
              "no": ["[]", "1", '{"a":}', '{a:1}', '{"a":1,}', "{}x", " {}"]})
+
+# draft 4's and OpenAPI 3.0's, which later drafts do not have
+for schema4, yes, no in (({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 3}, ["1", "3"], ["0", "4"]),
+                         ({"type": "number", "minimum": 0, "maximum": 1, "exclusiveMaximum": True}, ["0", "0.5"], ["1", "1.0"]),
+                         ({"type": "integer", "minimum": 0, "exclusiveMinimum": False}, ["0"], ["-1"])):
+    rows.append({"kind": "schema", "text": json.dumps(schema4), "yes": yes, "no": no})
 
 # bounds that are those of types
 schema({"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}, ["0", "-1", "9007199254740991", "-9007199254740991"], ["9007199254740992", "-9007199254740992", "1.5"])
