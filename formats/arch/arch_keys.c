@@ -157,6 +157,7 @@ static bool harmless(const char *key)
         "attn_type",
         "reorder_and_upcast_attn",
         "slow_but_exact",
+        "pretraining_tp", /* products in parts, of the same sums */
         "classifier_activation",
         "summary_activation",
         "bias_dropout_fusion",
@@ -208,7 +209,6 @@ static const struct {
     { .key = "scale_attn_weights", .neutral = "true" },
     { .key = "prefix_lm", .neutral = "false" },
     { .key = "qkv_bias", .neutral = "false" },
-    { .key = "pretraining_tp", .neutral = "1" },
     { .key = "cross_layer_sharing", .neutral = "false" },
     { .key = "num_kv_shared_layers", .neutral = "0" },
 };

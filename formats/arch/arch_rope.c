@@ -216,6 +216,13 @@ static lq_status check_rope_keys(const arch_config *c, arch_rope_kind kind, cons
     return LQ_OK;
 }
 
+/* An object without members says nothing, as none. */
+static const cJSON *table_of(const cJSON *config, const char *key)
+{
+    const cJSON *o = js_get(config, key);
+    return cJSON_IsObject(o) && !o->child ? NULL : o;
+}
+
 /* One table: `o` is rope_scaling, or rope_parameters or its part for a layer type. */
 static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, const cJSON *o,
                             const char *where, lq_err *err)
@@ -259,7 +266,7 @@ static bool same_table(const arch_rope *a, const arch_rope *b, int64_t factors)
 static lq_status check_both(arch_config *c, const cJSON *config, lq_err *err)
 {
     static const char OLD[] = "rope_scaling";
-    const cJSON *scaling = js_get(config, OLD);
+    const cJSON *scaling = table_of(config, OLD);
     const arch_rope *main = &c->rope[ROPE_MAIN];
     arch_rope r = { .kind = ROPE_PLAIN,
                     .theta = main->theta,
@@ -329,7 +336,7 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
 {
     if (c->row->mixer == MIX_SPARSE) return parse_compressed(c, config, err);
     static const char PARAMS[] = "rope_parameters";
-    const cJSON *params = js_get(config, PARAMS), *full = js_get(params, "full_attention"),
+    const cJSON *params = table_of(config, PARAMS), *full = js_get(params, "full_attention"),
                 *sliding = js_get(params, "sliding_attention");
     const double theta = c->row->def_theta > 0 ? c->row->def_theta : 10000;
     arch_rope *main = &c->rope[ROPE_MAIN], *local = &c->rope[ROPE_LOCAL];
@@ -346,7 +353,7 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
     if (!s) s = js_f64(config, "local_rope_theta", false, 1.001, 1e15, &local->theta, err);
     if (s) return s;
     if (!full && !sliding) {
-        s = read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),
+        s = read_table(c, main, config, params ? params : table_of(config, "rope_scaling"),
                        params ? PARAMS : "rope_scaling", err);
         if (!(c->row->def_local_theta > 0)) local->theta = main->theta;
     } else {

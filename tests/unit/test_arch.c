@@ -642,13 +642,15 @@ TEST(layers_share_an_indexer_in_every_spelling)
 TEST(keys_that_change_nothing_are_passed_over)
 {
     static const char *const t[] = {
-        LLAMA ",\"pretraining_tp\":1,\"attention_bias\":false,\"mlp_bias\":false,\"head_dim\":null,"
+        LLAMA ",\"pretraining_tp\":2,\"attention_bias\":false,\"mlp_bias\":false,\"head_dim\":null,"
               "\"attention_dropout\":0.1,\"initializer_range\":0.02,\"use_cache\":true,"
               "\"rope_scaling\":null,\"_name_or_path\":\"x\",\"transformers_version\":\"4.57.6\"}",
         LLAMA ",\"sliding_window\":4096,\"use_sliding_window\":false,\"max_window_layers\":28,"
               "\"id2label\":{\"0\":\"a\"},\"auto_map\":{\"AutoModel\":\"x.Y\"}}",
         LLAMA ",\"torch_dtype\":\"bfloat16\",\"_attn_implementation\":\"eager\",\"use_flash_attn\":"
               "true,\"_flash_attn_2_enabled\":true,\"num_nextn_predict_layers\":1}",
+        LLAMA ",\"rope_scaling\":{},\"rope_parameters\":{}}",
+        LLAMA ",\"rope_parameters\":{},\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}}",
         LLAMA ",\"logit_scale\":1.0,\"residual_multiplier\":1,\"attn_logit_softcapping\":null,"
               "\"qk_layernorm\":false,\"position_embedding_type\":\"absolute\"}",
         LLAMA ",\"norm_type\":\"rms_norm\",\"is_causal\":true,\"rope_scaling\":{\"type\":\"yarn\","
