@@ -425,7 +425,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .min_tokens = p->min_tokens < max_tokens ? p->min_tokens : max_tokens,
         .params = { .temperature = (float)p->temperature,
                     .top_k = (int32_t)p->top_k,
-                    .top_p = (float)p->top_p,
+                    .top_p = p->top_p > 0 ? (float)p->top_p : 1e-9f, /* 0: the likeliest alone */
                     .min_p = (float)p->min_p,
                     .repetition_penalty = (float)p->repetition_penalty,
                     .presence_penalty = (float)p->presence_penalty,

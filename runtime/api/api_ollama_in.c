@@ -83,7 +83,8 @@ static lq_status read_messages(api_body *b, const char *name, const cJSON *v)
 static lq_status read_predict(api_body *b, const char *name, const cJSON *v)
 {
     (void)name;
-    const bool open = cJSON_IsNumber(v) && v->valuedouble < 0; /* -1, -2: as many as there are */
+    const bool open =
+        cJSON_IsNumber(v) && v->valuedouble <= 0; /* -1, -2, 0: as many as there are */
     if (!open) api_put(b->to, "max_tokens", api_ref(v));
     return LQ_OK;
 }

@@ -393,7 +393,7 @@ static const row rows[] = {
     INT_TOO("thinking_budget_tokens", API_CHAT, thinking_budget, -1, MAX_INT,
             "thinking_token_budget"),
     NUM("temperature", BOTH, temperature, 0, 2),
-    ABOVE("top_p", BOTH, top_p, 0, 1),
+    NUM("top_p", BOTH, top_p, 0, 1),
     INT("top_k", BOTH, top_k, -1, INT32_MAX),
     NUM("min_p", BOTH, min_p, 0, 1),
     ABOVE("repetition_penalty", BOTH, repetition_penalty, 0, 1e6),

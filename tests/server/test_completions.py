@@ -156,7 +156,7 @@ def test_sampling_parameters_act(server, ask):
         return ask.complete(server, PROMPT, max_tokens=8, ignore_eos=True, return_token_ids=True,
                             **more)["choices"][0]["token_ids"]
     greedy = ids(temperature=0)
-    for same in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1}):
+    for same in ({"top_k": 1}, {"top_p": 1e-9}, {"top_p": 0}, {"min_p": 1}):
         assert ids(temperature=1, seed=5, **same) == greedy
     assert ids(temperature=0, logit_bias={"65": 100}) == [65] * 8
     assert greedy[0] not in ids(temperature=0, logit_bias={str(greedy[0]): -100})

@@ -171,6 +171,8 @@ def test_bodies_mean_the_same_as_those_of_a_chat(scripted):
 def test_options_and_formats(scripted):
     a = whole(scripted, CHAT, chat("abc", {"stop": [" x "], "num_ctx": 512, "repeat_last_n": 64, "num_gpu": 1}))
     assert a["message"]["content"] == "The cat sat on"
+    for n in (0, -1, -2):  # as many as there are
+        assert whole(scripted, CHAT, chat("abc", {"stop": [" x "], "num_predict": n}))["message"] == a["message"]
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
     assert json.loads(whole(scripted, CHAT, chat("abc", format=schema))["message"]["content"]) == {"a": 1}
     seeded = [whole(scripted, GENERATE, {"prompt": "once", "options": {"seed": s, "num_predict": 8, "temperature": 1}})

@@ -454,7 +454,7 @@ TEST(parameters_are_checked)
         { "\"temperature\":\"hot\"", "temperature" },
         { "\"temperature\":null", NULL },
         { "\"temperature\":2", NULL },
-        { "\"top_p\":0", "top_p" },
+        { "\"top_p\":0", NULL },
         { "\"top_p\":1.1", "top_p" },
         { "\"top_p\":-1", "top_p" },
         { "\"top_p\":1e-9", NULL },
