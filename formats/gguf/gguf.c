@@ -399,6 +399,12 @@ bool gguf_is_numbers(const gguf_kv *kv)
     return is_int(kv->type) || kv->type == GGUF_F32 || kv->type == GGUF_F64;
 }
 
+const gguf_kv *gguf_integers(const gguf_file *f, const char *key, uint64_t n)
+{
+    const gguf_kv *kv = gguf_get(f, key);
+    return kv && kv->array && is_int(kv->type) && kv->n == n ? kv : NULL;
+}
+
 double gguf_real_at(const gguf_kv *kv, uint64_t i)
 {
     float x;

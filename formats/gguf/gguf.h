@@ -99,6 +99,8 @@ lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n);
 /* Is it a number or an array of them? And is it one number: a scalar, or an array (of one element
  * for each layer) of equal ones? */
 bool gguf_is_numbers(const gguf_kv *kv);
+/* The array of n integers, of any type, under that name; NULL: there is none. */
+const gguf_kv *gguf_integers(const gguf_file *f, const char *key, uint64_t n);
 bool gguf_is_one(const gguf_kv *kv);
 /* Values; false: absent, of another kind, or an array of different numbers. Numbers of any type;
  * gguf_int: whole ones. */

@@ -110,10 +110,11 @@ static void put_float(config *c, const char *key, const char *from)
     cJSON *o = object_of(c, &key);
     put_number(c, o, key, shortest(v));
 }
+/* An id; some files have -1 for none, as a number without a sign. */
 static void put_token(config *c, const char *key, const char *from)
 {
     int64_t v;
-    if (gguf_int(c->f, from, &v)) put_number(c, c->j, key, (double)v);
+    if (gguf_int(c->f, from, &v) && v >= 0 && v <= INT32_MAX) put_number(c, c->j, key, (double)v);
 }
 /* One id, or a list. */
 static void put_ends(config *c)

@@ -77,12 +77,9 @@ int gguf_ends(int64_t ids[GGUF_MAX_ENDS], const gguf_file *f)
 {
     found e = { .ids = ids, .end = -1 };
     const gguf_kv *tokens = gguf_get(f, "tokenizer.ggml.tokens");
-    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
     int64_t id, eos = -1;
     if (tokens && (!tokens->array || tokens->type != GGUF_STRING)) tokens = NULL;
-    if (types && (!tokens || !types->array || types->type == GGUF_STRING ||
-                  !gguf_is_numbers(types) || types->n != tokens->n))
-        types = NULL;
+    const gguf_kv *types = tokens ? gguf_integers(f, "tokenizer.ggml.token_type", tokens->n) : NULL;
     for (size_t i = 0; i < LQ_COUNT(keys); i++)
         if (gguf_int(f, keys[i], &id) && id >= 0 && (!tokens || (uint64_t)id < tokens->n))
             add(&e, id);

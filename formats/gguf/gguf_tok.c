@@ -41,10 +41,9 @@ static const gguf_kv *strings(const gguf_file *f, const char *key)
 
 static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
 {
-    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    const gguf_kv *types = gguf_integers(f, "tokenizer.ggml.token_type", tokens->n);
     const uint8_t *at = tokens->data;
     bool first = true;
-    if (types && (!types->array || types->type != GGUF_I32 || types->n != tokens->n)) types = NULL;
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
         const gguf_text t = gguf_next(&at);
         int64_t type = types ? gguf_int_at(types, i) : SPM_NORMAL;
@@ -262,10 +261,9 @@ static void put_flag(out *o, const char *text, bool on)
 static lq_status put_wordpiece(lq_buf *b, gguf_file *f, const gguf_kv *tokens, lq_err *err)
 {
     enum { CLS = 101, SEP = 102, UNK = 100 };
-    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    const gguf_kv *types = gguf_integers(f, "tokenizer.ggml.token_type", tokens->n);
     out o = { .b = b, .err = err };
     bool lower = true;
-    if (types && (!types->array || types->type != GGUF_I32 || types->n != tokens->n)) types = NULL;
     gguf_bool(f, "tokenizer.ggml.normalizer.lowercase", &lower);
     bool strip = lower;
     gguf_bool(f, "tokenizer.ggml.normalizer.strip_accents", &strip);
@@ -392,10 +390,10 @@ static bool strips(gguf_file *f, gguf_text t, int64_t type)
 /* What a tokenizer.model does not say of its pieces. */
 static void put_flags(out *o, gguf_file *f, const gguf_kv *tokens)
 {
-    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    const gguf_kv *types = gguf_integers(f, "tokenizer.ggml.token_type", tokens->n);
     const uint8_t *at = tokens->data;
     bool any = false;
-    if (!types || !types->array || types->type != GGUF_I32 || types->n != tokens->n) return;
+    if (!types) return;
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
         const gguf_text t = gguf_next(&at);
         const int64_t type = gguf_int_at(types, i);

@@ -153,6 +153,28 @@ def test_sentencepieces_unknown_piece(llmq, tmp_path, why, first, types, meta):
     assert [tokens[i] for i in got] == ["▁a", "▁a", "b", "<0xC3>", "<0xA9>"]
 
 
+@pytest.mark.parametrize("kind", [I32, U32])
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_types_of_tokens_may_be_numbers_of_any_kind(llmq, tmp_path, model, kind):
+    """mlx-lm writes them without a sign: control tokens were text."""
+    args, tokens = pieces(["<unk>", "<s>", "</s>", "<|im_start|>"], [CONTROL] * 4)
+    if model == "gpt2":
+        args, tokens = ("gpt2", [*LETTERS, "<|im_start|>"], [NORMAL] * len(LETTERS) + [CONTROL], []), [*LETTERS, "<|im_start|>"]
+    _, toks, types, merges, *scores = args
+    pairs = tokenizer(model, toks, None, merges, *scores, bos_token_id=2**32 - 1)
+    f = write_gguf(tmp_path / "v.gguf", [pair("general.architecture", STRING, "llama"), *pairs,
+                                         array("tokenizer.ggml.token_type", kind, types)], [])
+    got, = ids(llmq, f, "a<|im_start|>")
+    assert [tokens[i] for i in got][-2:] == ["a", "<|im_start|>"]
+
+
+def test_no_bos_may_be_a_number_without_a_sign(llmq, tmp_path):
+    g = convert(ROOT / "tests/golden/arch/llama2-mha", tmp_path / "m.gguf", "llama")
+    args, _ = pieces(["<unk>", "<s>", "</s>"], [CONTROL] * 3)
+    f = with_tokenizer(g, *args, bos_token_id=2**32 - 1)
+    llmq("logits", f, "--ids", "1,2", "-o", tmp_path / "l")
+
+
 def test_a_user_defined_piece_has_real_spaces(llmq, tmp_path):
     args, tokens = pieces(["<pad>", "<eos>", "<unk>"], [CONTROL] * 3, ["  ", "   ", "\n\n"], [USER] * 3)
     f = vocab(tmp_path / "v.gguf", *args, unknown_token_id=2, add_space_prefix=False)
