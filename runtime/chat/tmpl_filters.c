@@ -371,10 +371,13 @@ static tv f_reverse(tp_run *r, tv v, const tp_args *a)
     return back;
 }
 
-/* value.a.0.b */
-static tv by_path(tp_run *r, tv v, tv path)
+/* value.a.0.b; `otherwise` (NULL: nothing) takes the place of each part that is not there. */
+static tv by_path_or(tp_run *r, tv v, tv path, const tv *otherwise)
 {
-    if (path.k != TV_STR) return tp_item(r, v, path);
+    if (path.k != TV_STR) {
+        v = tp_item(r, v, path);
+        return otherwise && v.k == TV_UNDEF ? *otherwise : v;
+    }
     for (size_t i = 0, e; i <= path.u.s.n; i = e + 1) {
         for (e = i; e < path.u.s.n && path.u.s.p[e] != '.';)
             e++;
@@ -385,9 +388,12 @@ static tv by_path(tp_run *r, tv v, tv path)
             n = digits ? n * 10 + (path.u.s.p[k] - '0') : n;
         }
         v = tp_item(r, v, digits ? tv_int(n) : tv_sub(path, i, e - i));
+        if (otherwise && v.k == TV_UNDEF) v = *otherwise;
     }
     return v;
 }
+
+static tv by_path(tp_run *r, tv v, tv path) { return by_path_or(r, v, path, NULL); }
 
 static tv f_join(tp_run *r, tv v, const tp_args *a)
 {
@@ -603,14 +609,14 @@ static tv f_map(tp_run *r, tv v, const tp_args *a)
     tv all = some(r, v), out = tv_new_list(r, TV_GEN), attr, otherwise;
     const tp_row *row = NULL;
     bool path = a->n == 0 && tp_has(a, SIZE_MAX, "attribute", &attr);
-    bool has_default = tp_has(a, SIZE_MAX, "default", &otherwise);
+    const tv *missing =
+        tp_has(a, SIZE_MAX, "default", &otherwise) && otherwise.k != TV_NONE ? &otherwise : NULL;
     tp_args args = rest(a, 1);
     if (!path && a->n == 0) tp_fail(&r->base, LQ_EVALUE, "map requires a filter argument");
     if (!path && all.u.list->n) row = named(r, a->v[0], "filter", tp_filter);
     for (size_t i = 0; i < all.u.list->n; i++) {
         tv e = all.u.list->v[i];
-        e = path ? by_path(r, e, attr) : tp_call_row(r, row, e, &args);
-        if (path && has_default && e.k == TV_UNDEF) e = otherwise;
+        e = path ? by_path_or(r, e, attr, missing) : tp_call_row(r, row, e, &args);
         tv_push(r, out, e);
     }
     return out;

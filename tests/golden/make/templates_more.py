@@ -279,6 +279,7 @@ EDGE = r"""
 {{ ['b', 'A', 'a', 'B'] | sort }}{{ ['b', 'A', 'a'] | sort(case_sensitive=true) }}{{ ['b', 'A', 'a', 'B'] | sort(true) }}{{ p | sort(attribute='n,v') | map(attribute='v') | list }}{{ p | sort(attribute='n,v', reverse=true) | map(attribute='v') | list }}{{ {'b': 1, 'a': 2} | sort }}{{ 'bca' | sort }}
 {{ ['A', 'a', 'b', 1, 1.0, true] | unique | list }}{{ ['A', 'a'] | unique(true) | list }}{{ p | unique(attribute='n') | map(attribute='v') | list }}
 {{ p | map(attribute='n') | map('upper') | join('+') }}{{ p | map(attribute='zz') | list | length }}{{ p | map(attribute='zz', default='q') | join }}{{ ['a b'] | map('replace', ' ', '_') | list }}{{ [[1, 2]] | map('join', '-') | list }}{{ [1] | map('float') | list }}{{ [{'a': {'b': 1}}] | map(attribute='a.b') | list }}{{ [[1, 2], [3, 4]] | map(attribute=1) | list }}{{ [[5, 6]] | map(attribute='0') | list }}
+{{ p | map(attribute='zz.0.q', default='-') | list }}{{ [{'a': [{'b': 1}]}, {}] | map(attribute='a.0.b', default='') | list }}
 {{ l | map('nofilter') | list }}
 {{ l | map | list }}
 {{ [] | map('nofilter') | list }}
