@@ -185,7 +185,17 @@ static lq_status note_twice(src_source *s, const char *file, const char *key, lq
     return src_note(s, err, "%s: the key '%s' is there twice: the last counts", file, key);
 }
 
-static lq_status open_sharded(src_source *s, const char *dir, const char *index_path, lq_err *err)
+/* Are there files, and none of those that the index names? Writers leave the index of what they read. */
+static bool is_of_others(const char *const *names, size_t n, const file_names *f)
+{
+    for (size_t i = 0; i < n; i++)
+        if (f->n && bsearch(&names[i], f->name, f->n, sizeof *f->name, by_text)) return false;
+    return f->n > 0;
+}
+
+/* *stale: the index is of other files than those that are here, and nothing was opened. */
+static lq_status open_sharded(bool *stale, src_source *s, const char *dir, const char *index_path,
+                              lq_err *err)
 {
     cJSON *index;
     const char **names = NULL;
@@ -200,7 +210,11 @@ static lq_status open_sharded(src_source *s, const char *dir, const char *index_
         goto done;
     }
     st = list_files(&files, dir, err);
-    if (!st) st = add_parts(&names, &n, &files, err);
+    *stale = !st && is_of_others(names, n, &files);
+    if (*stale)
+        st = src_note(s, err, "%s names none of the files that are here: it is not read", INDEX);
+    if (st || *stale) goto done;
+    st = add_parts(&names, &n, &files, err);
     if (st) goto done;
     s->shards = lq_push(&s->arena, n * sizeof *s->shards);
     if (!s->shards) st = source_hf_no_memory(err);
@@ -285,8 +299,9 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
     if (!st) st = lq_path_join(index, sizeof index, dir, INDEX, err);
     if (st) return st;
     if (lq_exists(path)) return open_single(s, dir, SINGLE, err);
-    if (lq_exists(index)) return open_sharded(s, dir, index, err);
-    bool found;
+    bool found, stale = lq_exists(index);
+    if (stale) st = open_sharded(&stale, s, dir, index, err);
+    if (st || s->n_shards) return st;
     st = open_parts(&found, s, dir, err);
     if (st || found) return st;
     const char *pickle = pickled(dir);

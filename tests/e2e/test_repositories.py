@@ -489,6 +489,18 @@ def test_files_without_an_index_are_found(llmq, tmp_path, names):
     assert got == logits(llmq, ROOT / "tests/golden/arch/llama-128", tmp_path)
 
 
+@pytest.mark.parametrize("names", [["model-00001-of-00001.safetensors"], ["m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors"]], ids=str)
+def test_an_index_of_other_files_is_passed_by(llmq, tmp_path, names):
+    """Left by who rounded or merged the parts that it names."""
+    folder = parts_of(tmp_path, names)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {
+        "model.embed_tokens.weight": "model-00001-of-00030.safetensors", "lm_head.weight": "model-00030-of-00030.safetensors"}}))
+    assert logits(llmq, folder, tmp_path) == logits(llmq, ROOT / "tests/golden/arch/llama-128", tmp_path)
+    assert llmq.json("inspect", folder)["notes"] == ["model.safetensors.index.json names none of the files that are here: it is not read"]
+    (folder / names[-1]).unlink()
+    assert "of 2" in refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o", tmp_path / "l") or len(names) == 1
+
+
 @pytest.mark.parametrize("names,says", [
     (["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"], "expected part 2 of 3"),
     (["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"], "expected part 3 of 3"),
