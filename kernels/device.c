@@ -285,20 +285,22 @@ int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv
 
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
                    int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
-                   int64_t Hkv, int64_t window)
+                   int64_t Hkv, int64_t window, int64_t end)
 {
     const int64_t rows = dev_attn_rows(how, H, Hkv);
     for (int64_t i = 0; i < s->n_rows; i += rows) {
         const int64_t n = s->n_rows - i < rows ? s->n_rows - i : rows, pos = s->pos0 + i;
         const int64_t first = window && pos >= window ? pos - window + 1 : 0;
+        int64_t last = end ? end - 1 : pos + n - 1;
+        if (end && window && last > pos + n - 1 + window - 1) last = pos + n - 1 + window - 1;
         dev_attn_chunk c = { .row = (int32_t)(s->row0 + i),
                              .n_rows = (int32_t)n,
                              .pos = (int32_t)pos,
-                             .fresh = (int32_t)s->pos0,
+                             .fresh = (int32_t)(end ? end : s->pos0),
                              .table = table,
                              .split0 = (int32_t)(first / split),
                              .slot = (int32_t)*n_slots };
-        c.n_splits = (int32_t)((pos + n - 1) / split) + 1 - c.split0;
+        c.n_splits = (int32_t)(last / split) + 1 - c.split0;
         for (int32_t k = 0; k < c.n_splits; k++, ++*n_slots)
             if (chunk_of) chunk_of[*n_slots] = (int32_t)*n_chunks;
         if (chunks) chunks[*n_chunks] = c;

@@ -336,10 +336,11 @@ typedef struct {
 
 /* Rows of one sequence that attention takes together, and where its keys are. */
 typedef struct {
-    int32_t row, n_rows;      /* of q and out */
-    int32_t pos;              /* absolute position of the first; row i sees keys 0 .. pos + i */
-    int32_t fresh;            /* of the first row of its sequence in this call */
-    int32_t table;            /* its sequence's block numbers begin at tables[table] */
+    int32_t row, n_rows; /* of q and out */
+    int32_t pos;         /* absolute position of the first; row i sees keys 0 .. pos + i */
+    int32_t fresh;       /* of the first row of its sequence in this call; with dev_attn_args.both
+                                 the position after its sequence's last key */
+    int32_t table;       /* its sequence's block numbers begin at tables[table] */
     int32_t split0, n_splits; /* the splits that hold what its rows see */
     int32_t slot;             /* the first of as many slots */
 } dev_attn_chunk;
@@ -442,6 +443,7 @@ typedef struct {
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
+    bool both; /* rows see the keys after them too, as attn.h has it; of EXACT and UNITS */
     bool
         latent; /* Hkv 1: a key's first Dv numbers are its value, v is not looked at; no ALiBi, sinks. out
                     may be q where rows and heads are as far apart */
@@ -816,10 +818,11 @@ LQ_INLINE int64_t dev_topk_left(int64_t n, int64_t topk)
 /* Bytes of attention's scratch for so many slots. */
 size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and
- * *n_slots count on. chunks, chunk_of NULL: only count. */
+ * *n_slots count on. chunks, chunk_of NULL: only count. end: 0; or, where rows see both ways, the position after the
+ * sequence's last key. */
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,
                    int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
-                   int64_t Hkv, int64_t window);
+                   int64_t Hkv, int64_t window, int64_t end);
 
 #define DEV_OPS(X)                                                                                  \
     X(lq_status, open, (dev * d, int index, lq_err *err))                                           \

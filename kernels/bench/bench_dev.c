@@ -273,7 +273,7 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     const attn_seq one = { 0, at->rows, at->keys - at->rows, NULL };
     a->split =
         dev_attn_split(b->d, a->how, at->seqs * dev_attn_blocks(a->how, at->rows, at->H, at->Hkv));
-    dev_attn_plan(a->how, NULL, &chunks, NULL, &slots, &one, 0, a->split, at->H, at->Hkv, 0);
+    dev_attn_plan(a->how, NULL, &chunks, NULL, &slots, &one, 0, a->split, at->H, at->Hkv, 0, 0);
     dev_attn_chunk *c = malloc((size_t)(chunks * at->seqs) * sizeof *c);
     int32_t *of = malloc((size_t)(slots * at->seqs) * sizeof *of);
     int32_t *table = malloc((size_t)(per_seq * at->seqs) * sizeof *table);
@@ -285,7 +285,7 @@ static lq_status upload_plan(bench *b, dev_attn_args *a, const attention *at, lq
     for (int64_t i = 0; i < at->seqs; i++) {
         const attn_seq seq = { i * at->rows, at->rows, at->keys - at->rows, NULL };
         dev_attn_plan(a->how, c, &a->n_chunks, of, &a->n_slots, &seq, (int32_t)(i * per_seq),
-                      a->split, at->H, at->Hkv, 0);
+                      a->split, at->H, at->Hkv, 0, 0);
     }
     for (int64_t i = 0; i < per_seq * at->seqs; i++) /* blocks lie apart, as in use */
         table[i] = (int32_t)(i * 7919 % (per_seq * at->seqs));

@@ -112,7 +112,8 @@ inline namespace CU_NAME(attn_cu)
                 acc[i][a] = 0;
         }
         const int64_t split = (int64_t)(c.split0 + slot - c.slot) * ATTN_SPLIT;
-        const int64_t last = c.pos + c.n_rows; /* behind the last key that any row sees */
+        const int64_t last =
+            attn_seen(c.pos + c.n_rows - 1, c.fresh, v); /* behind the last key that any row sees */
         const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
         int64_t pos = v.window ? c.pos - v.window + 1 : 0;
         pos = (pos > split ? pos : split) / ATTN_TILE * ATTN_TILE;
@@ -131,7 +132,7 @@ inline namespace CU_NAME(attn_cu)
                 const int64_t query = c.pos + pair / group;
                 const int64_t first = v.window ? query - v.window + 1 - pos : 0;
                 lo[i] = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
-                const int64_t behind = query + 1 - pos;
+                const int64_t behind = attn_seen(query, c.fresh, v) - pos;
                 hi[i] = (int)(behind < 0 ? 0 : behind > ATTN_TILE ? ATTN_TILE : behind);
                 if (p >= n_pairs) hi[i] = 0;
                 if (lo[i] >= hi[i]) continue; /* all lanes alike */
@@ -260,6 +261,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                              a->alibi_scaled,
                              a->alibi_bf16,
                              a->bf16,
+                             a->both,
                              (int)a->split },
                            a->keys,
                            a->n_keys,
@@ -273,6 +275,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
     assert(!a->keys || a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT);
     assert(!a->keys || (!a->window && !a->alibi));
+    assert(!a->both || ((a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_UNITS) && !a->keys));
     const bool wide = a->D > DEV_ATTN_WIDTH || a->Dv > DEV_ATTN_WIDTH;
     assert(!a->latent || a->Hkv == 1);
     assert(a->how == DEV_ATTN_EXACT ||

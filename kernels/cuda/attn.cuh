@@ -18,6 +18,7 @@ struct attn_view {
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
+    bool both; /* rows see keys after them too */
     int split; /* keys */
 };
 
@@ -48,7 +49,16 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     if (slope == 0) return s;
     const float f = v.alibi_scaled ? v.scale : 1.0f;
     if (v.alibi_bf16) return s + f * attn_bf16(attn_bf16(slope) * attn_bf16((float)key));
-    return s + slope * f * (float)(key - query);
+    const int64_t apart = key - query;
+    return s + slope * f * (float)(v.both && apart > 0 ? -apart : apart);
+}
+
+/* The key after the last one that a query sees; end: behind its sequence's last. */
+__device__ __forceinline__ int64_t attn_seen(int64_t query, int64_t end, const attn_view &v)
+{
+    if (!v.both) return query + 1;
+    const int64_t most = query + v.window;
+    return v.window && most < end ? most : end;
 }
 
 /* Two codes as bf16, exactly, without a float between: 0x4300 | q is 128 + q for q below 128, and

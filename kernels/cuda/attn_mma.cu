@@ -125,7 +125,8 @@ inline namespace CU_NAME(attn_mma_cu)
         const int k_pieces = v.D / PIECE, v_pieces = v.Dv / PIECE;
         const int k_padded = (k_pieces + 3) / 4 * 4, v_padded = (v_pieces + 1) / 2 * 2;
         const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
-        const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
+        const int64_t last = attn_seen(ch.pos + ch.n_rows - 1, ch.fresh,
+                                       v); /* behind the last key that any row sees */
         const int64_t end = last < split + v.split ? last : split + v.split;
         const int64_t seen = v.window ? ch.pos - v.window + 1 : 0;
         const int64_t oldest = attn_scaled(T) ? 0 : seen; /* of codes the weights are looked at */
@@ -177,7 +178,7 @@ inline namespace CU_NAME(attn_mma_cu)
             int lo[2], hi[2]; /* the columns that a row sees */
             for (int h = 0; h < 2; h++) {
                 const int64_t first = v.window ? query[h] - v.window + 1 - pos : 0;
-                const int64_t behind = query[h] + 1 - pos;
+                const int64_t behind = attn_seen(query[h], ch.fresh, v) - pos;
                 lo[h] = (int)(first < 0 ? 0 : first > KEYS ? KEYS : first);
                 hi[h] = (int)(behind < 0 ? 0 : behind > KEYS ? KEYS : behind);
             }

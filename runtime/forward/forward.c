@@ -28,9 +28,9 @@ struct fwd_ctx {
     fwd_batch batch;       /* its rows, from fwd_begin to fwd_end */
     int32_t *block[2];     /* [max_rows] rows.row_block; the same of layers with slots of windows */
     bool near;             /* rows and sequences have the tables of those */
-    float *raw;            /* [max_logits, vocab], where the head's rows come out */
+    float *raw;            /* [max_logits, fwd_words], where the head's rows come out */
     float *logits;         /* the same on the host */
-    float *hidden;         /* [max_logits, hidden] on the host: those behind them */
+    float *hidden;         /* [fwd_most_wanted, hidden] on the host: those behind them */
     float *all_hidden;     /* [max_rows, fwd_kept_width] on the host */
     float *residual;       /* the same before the final norm, of a device's head; NULL: rows.x */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
@@ -60,15 +60,12 @@ static size_t step_bytes(const arch_config *c, const fwd_opts *o, bool lora_work
            piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_rows, sizeof(int64_t));
 }
 
-/* Logits of a row: of a model without words its hidden state is all that is wanted. */
-static int64_t words(const arch_config *c) { return c->head == HEAD_WORDS ? arch_words(c) : 0; }
-
 /* `whole`: of all processes, since each product reads all inputs. */
 static size_t pass_bytes(const arch_config *c, const arch_config *whole, const fwd_opts *o,
                          int threads)
 {
     return step_bytes(c, o, true) + piece(o->max_rows * fwd_kept_width(c, o), sizeof(float)) +
-           piece(o->max_logits * words(c), sizeof(float)) +
+           piece(o->max_logits * fwd_words(c), sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(whole, o, threads);
 }
@@ -115,7 +112,7 @@ static bool cut_step(fwd_ctx *f, bool lora_work)
 
 /* A process that is told what to do (follow.h). */
 static bool follows(const fwd_ctx *f) { return f->parts.part && f->parts.part->rank > 0; }
-static int64_t words_here(const fwd_ctx *f) { return follows(f) ? 0 : words(f->m->cfg); }
+static int64_t words_here(const fwd_ctx *f) { return follows(f) ? 0 : fwd_words(f->m->cfg); }
 
 static bool cut_rows(fwd_ctx *f)
 {
@@ -328,7 +325,7 @@ const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 const float *fwd_residual(const fwd_ctx *f) { return f->residual ? f->residual : f->rows.x; }
 const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
-bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
+bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS; }
 
 /* The next layers' blocks are those of windows, or not. */
 static void use_tables(fwd_ctx *f, bool near, int n_items)
@@ -399,7 +396,7 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
         if (b->n_picked && fwd_wordless(f->m))
             fwd_run_final(&f->rows, f->w, b->n_picked);
         else if (b->n_picked)
-            fwd_run_head(&f->rows, f->w, f->raw, words(f->m->cfg), b->n_picked);
+            fwd_run_head(&f->rows, f->w, f->raw, fwd_words(f->m->cfg), b->n_picked);
     }
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
@@ -477,7 +474,7 @@ lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_
     }
     if (!s) s = lost(f, err);
     for (fwd_run run = { 0 }; !s && !follows(f) && !fwd_wordless(f->m) && fwd_next_run(&run, b);)
-        fwd_finish_logits(&f->rows, f->logits + run.row * words(f->m->cfg), run.n);
+        fwd_finish_logits(&f->rows, f->logits + run.row * fwd_words(f->m->cfg), run.n);
     if (fwd_on_cpu(f)) pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);
     return s;

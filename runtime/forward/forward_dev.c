@@ -168,7 +168,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     if (f->all_width)
         r->all = take_device(f, (size_t)(o->max_rows * f->all_width) * sizeof *r->all);
     if (!ends) return;
-    ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
+    ends->raw = take_device(f, (size_t)(o->max_logits * fwd_words(c)) * sizeof(float));
     f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
     f->draw_scratch = take_device(f, dev_draw_scratch(o->max_logits));
 }
@@ -189,9 +189,9 @@ static lq_status open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, c
 /* Where logits and draws come out on the host. */
 static bool open_ends(fwd_dev_ctx *f, fwd_dev_ends *ends, const arch_config *c, const fwd_opts *o)
 {
-    const size_t logits = (size_t)(o->max_logits * c->vocab) * sizeof(float);
-    ends->logits = take_pinned(f, logits);
-    ends->hidden = take_pinned(f, (size_t)(o->max_logits * c->hidden) * sizeof(float));
+    const size_t logits = (size_t)(o->max_logits * fwd_words(c)) * sizeof(float);
+    ends->logits = take_pinned(f, logits ? logits : sizeof(float));
+    ends->hidden = take_pinned(f, (size_t)(fwd_most_wanted(c, o) * c->hidden) * sizeof(float));
     f->drawn = ends->drawn = take_pinned(f, (size_t)o->max_logits * sizeof *f->drawn);
     const size_t residual = (size_t)(c->mtp ? o->max_logits * c->hidden : 0) * sizeof(float),
                  all = (size_t)(o->max_rows * f->all_width) * sizeof(float);
@@ -251,10 +251,14 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
         const kv_dtype t = kv_of(k->dtype, true);
         of->few = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW);
         of->many = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW + 1);
+        if (c->w.both_ways) /* the others' masks are causal */
+            of->few = of->many = of->many == DEV_ATTN_UNITS || of->many == DEV_ATTN_WIDE
+                                     ? DEV_ATTN_UNITS
+                                     : DEV_ATTN_EXACT;
         if (of->chosen && of->few != DEV_ATTN_EXACT)
             of->few = of->many = DEV_ATTN_LATENT; /* lists */
     }
-    fwd_dev_widen_open(f);
+    fwd_dev_widen_open(f, c->w.both_ways);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");

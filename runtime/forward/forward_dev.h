@@ -269,7 +269,7 @@ size_t fwd_dev_done_bytes(const fwd_dev_ctx *f); /* of f->attn_done */
  * bytes; then, on this device, whether it is needed. */
 size_t fwd_dev_widen_size(fwd_dev_ctx *f, int64_t len, const fwd_opts *o);
 size_t fwd_dev_widen_bytes(const fwd_dev_ctx *f);
-void fwd_dev_widen_open(fwd_dev_ctx *f);
+void fwd_dev_widen_open(fwd_dev_ctx *f, bool both_ways);
 /* Of a step: before its plans, with its tables, and before the attention of a layer, whose cache a is then told. */
 void fwd_dev_widen_begin(fwd_dev_ctx *f, const fwd_batch *b, const arch_config *c);
 void fwd_dev_widen_tables(fwd_dev_ctx *f, const fwd_batch *b);

@@ -425,7 +425,8 @@ static dev_attn_args attn_of(const fwd_rows *r, const fwd_dev_heads h, const fwd
                             .scale = (float)c->attn_scale,
                             .softcap = (float)c->attn_softcap,
                             .alibi_scaled = c->w.alibi_scaled,
-                            .alibi_bf16 = c->w.alibi_bf16 };
+                            .alibi_bf16 = c->w.alibi_bf16,
+                            .both = c->w.both_ways };
 }
 
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -534,7 +535,8 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     const dev_weight w = fwd_dev_weight(outs->w);
     const bool own = c->act == ARCH_XIELU, cut = r->sparse > 0,
                plain = !own && !cut && c->gate_scale == 1 && c->down_scale == 1;
-    if (n == 1 && plain && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
+    if (n == 1 && plain && !c->w.up_first && !f->lora.now->n &&
+        dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
         fwd_dev_product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
         return;
@@ -552,8 +554,10 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     fwd_dev_times(r, r->mlp, c->ffn, ld, c->gate_scale);
     f->d->ops->act(
         f->d, &(dev_act_args){ .dst = r->mlp,
-                               .gate = r->mlp,
-                               .up = pair ? r->mlp + c->ffn : NULL,
+                               .gate = r->mlp + (c->w.up_first ? c->ffn : 0),
+                               .up = !pair           ? NULL
+                                     : c->w.up_first ? r->mlp
+                                                     : r->mlp + c->ffn,
                                .T = r->R,
                                .n = c->ffn,
                                .ldd = ld,

@@ -218,7 +218,7 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
            fwd_dev_widen_bytes(&f) + fwd_dev_index_bytes(&f, c, o) + fwd_dev_done_bytes(&f) +
            products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c) + fwd_kept_width(c, o)) +
-                    o->max_logits * c->vocab + 2 * (c->experts + 1)) *
+                    o->max_logits * fwd_words(c) + 2 * (c->experts + 1)) *
                sizeof(float) +
            (size_t)o->max_logits * sizeof(dev_drawn) + dev_draw_scratch(o->max_logits) +
            fwd_rows_bytes(c, o->max_rows, FWD_HELD) + (size_t)FWD_DEV_MEM * FWD_DEV_ALIGN;

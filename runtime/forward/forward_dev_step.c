@@ -65,13 +65,14 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
     p->split = split;
     for (int i = 0; i < n; i++) {
         if (!takes(of, how, &seqs[i])) continue;
+        const int64_t end = c->w.both_ways ? seqs[i].pos0 + seqs[i].n_rows : 0;
         for (int64_t row = 0, here; row < seqs[i].n_rows; row += here) {
             int32_t block, fresh;
             attn_seq one = next_rows(&seqs[i], row, rows, every, f->block_size, &block, &fresh);
             if (of->chosen && one.pos0 >= of->chosen) one.pos0 = of->chosen - 1; /* in its list */
             int64_t chunks = 0, slots = 0;
             here = one.n_rows;
-            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window);
+            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window, end);
             if (split != DEV_ATTN_WHOLE && at.n_slots + slots > most) {
                 p->launches[p->n_launches++] = at;
                 at = (fwd_launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
@@ -80,8 +81,8 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
                    at.slot + at.n_slots + slots <= f->max_slots);
             const int64_t first = at.n_chunks;
             dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
-                          &at.n_slots, &one, f->table_at[i] + block, split, H, Hkv, window);
-            for (int64_t k = first; k < at.n_chunks; k++)
+                          &at.n_slots, &one, f->table_at[i] + block, split, H, Hkv, window, end);
+            for (int64_t k = first; k < at.n_chunks && !end; k++)
                 f->chunks[at.chunk + k].fresh = fresh;
         }
     }
@@ -335,7 +336,7 @@ void fwd_dev_enter(fwd_rows *r)
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)
 {
     fwd_dev_ctx *f = r->self;
-    const int64_t V = arch_words(r->c), H = r->c->hidden;
+    const int64_t V = fwd_words(r->c), H = r->c->hidden;
     for (fwd_run at = { 0 }; fwd_next_run(&at, b);) {
         const size_t n = (size_t)at.n * sizeof *logits;
         f->d->ops->download(f->d, logits + at.row * V, raw + at.row * V, n * (size_t)V);
@@ -344,6 +345,7 @@ void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *
     if (f->residual)
         f->d->ops->download(f->d, f->residual, r->x,
                             (size_t)(b->n_picked * H) * sizeof *f->residual);
+    if (!V) return;
     f->d->ops->draw(f->d, &(dev_draw_args){ .logits = raw,
                                             .how = f->draws,
                                             .out = f->drawn_on,

@@ -33,12 +33,12 @@ size_t fwd_dev_widen_bytes(const fwd_dev_ctx *f)
     return (size_t)f->widen.blocks * f->widen.stride;
 }
 
-void fwd_dev_widen_open(fwd_dev_ctx *f)
+void fwd_dev_widen_open(fwd_dev_ctx *f, bool both_ways)
 {
     bool any = false;
     for (int i = 0; i < f->n_kinds; i++) {
         fwd_dev_kind *k = &f->kind[i];
-        k->widens = f->widen.blocks && k->many == DEV_ATTN_UNITS &&
+        k->widens = !both_ways && f->widen.blocks && k->many == DEV_ATTN_UNITS &&
                     could(&k->heads, kv_of(f->types, true)) &&
                     dev_attn_choose_wide(f->d, k->heads.D, k->heads.Dv);
         any = any || k->widens;

@@ -350,6 +350,15 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point from
                 const fwd_kv *kv, const fwd_group *groups, int64_t n_groups);
 /* Final norm of x's first n rows: h. */
 void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
+/* Logits of a row: of a model without words its hidden state is all that is wanted, of as many rows as there are. */
+static inline int64_t fwd_words(const arch_config *c)
+{
+    return c->head == HEAD_WORDS ? arch_words(c) : 0;
+}
+static inline int64_t fwd_most_wanted(const arch_config *c, const fwd_opts *o)
+{
+    return c->head == HEAD_WORDS ? o->max_logits : o->max_rows;
+}
 /* That and the head: logits [n, ld], before fwd_finish_logits. */
 /* Differential attention (forward_diff.c): r->v of a row as the cache has it; a of n rows from *arg + row. */
 /* What keys add to scores (forward_keys.c): r->key_add of v; and of a row's q and k, normed, heads of head_dim of those
@@ -493,7 +502,7 @@ void fwd_copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *
  * fwd_dev's. */
 typedef struct {
     fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
-    float *raw;             /* [max_logits, vocab] on the device */
+    float *raw;             /* [max_logits, fwd_words] on the device */
     float *logits, *hidden; /* where those and their hidden states arrive on the host */
     float *residual, *all;  /* and of an MTP head's rows x, and r->all; else NULL */
     dev_drawn *drawn;       /* [max_logits] and what was drawn */

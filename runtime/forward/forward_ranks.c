@@ -131,7 +131,9 @@ static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fw
         return;
     }
     if (stage == fwd_ranks_stages(rows->c) - 1) {
-        if (b->n_picked)
+        if (b->n_picked && !fwd_words(rows->c))
+            fwd_run_final(rows, w, b->n_picked);
+        else if (b->n_picked)
             fwd_run_head(rows, w, a->rank[r].logits, fwd_ranks_width(w->cfg, a->n), b->n_picked);
         return;
     }
@@ -178,7 +180,7 @@ void fwd_ranks_run(fwd_ranks *a, kv_cache *kv, float *raw, const fwd_batch *b)
             sum_squares(a);
         else if (to < end && a->first->R)
             sum_branches(a);
-        else if (to == end && b->n_picked)
+        else if (to == end && b->n_picked && fwd_words(a->first->c))
             gather_logits(a, raw, b->n_picked);
     }
 }

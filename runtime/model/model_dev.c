@@ -462,7 +462,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
 static bool plain_rows(const model *m)
 {
     return m->embed.scheme.kind == QT_DENSE && !m->proj_in.present && !m->pos_embed.N &&
-           !m->pos_freq;
+           !m->pos_freq && !m->cfg->types;
 }
 
 /* Pages of the file that are on the device now. */

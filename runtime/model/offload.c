@@ -259,8 +259,8 @@ static bool known(const attn_args *a, bool latent)
 {
     const int64_t most = latent ? DEV_ATTN_LATENT_WIDTH : a->alibi ? DEV_ATTN_WIDTH : DEV_ATTN_HEAD;
     return kv_of(a->dtype, true) == KV_F32 && kv_of(a->dtype, false) == KV_F32 && !a->turned &&
-           !a->bf16 && !a->paired && !a->chunks && !a->both && !a->dist_bias && !a->dist_row &&
-           !a->keys && a->D <= most && a->Dv <= most && a->D % 4 == 0 && a->Dv % 4 == 0 &&
+           !a->bf16 && !a->paired && !a->chunks && !a->dist_bias && !a->dist_row && !a->keys &&
+           a->D <= most && a->Dv <= most && a->D % 4 == 0 && a->Dv % 4 == 0 &&
            !(latent && (a->alibi || a->sinks));
 }
 
@@ -277,6 +277,7 @@ static int64_t blocks_of(const attn_args *a, const attn_seq *s)
 /* Rows of a sequence that are planned together. */
 typedef struct {
     attn_seq seq;
+    int64_t end; /* of dev_attn_plan */
     int64_t n_chunks, n_slots;
     size_t chunks, chunk_of,
         bytes; /* where they begin in the plan, after the table; of all of it */
@@ -286,10 +287,12 @@ typedef struct {
 static piece piece_of(const attn_args *a, const attn_seq *s, int64_t from, int64_t rows)
 {
     const int64_t left = s->n_rows - from;
-    piece p = { .seq = {
-                    .row0 = from, .n_rows = left < rows ? left : rows, .pos0 = s->pos0 + from } };
+    piece p = {
+        .seq = { .row0 = from, .n_rows = left < rows ? left : rows, .pos0 = s->pos0 + from },
+        .end = a->both ? s->pos0 + s->n_rows : 0
+    };
     dev_attn_plan(DEV_ATTN_EXACT, NULL, &p.n_chunks, NULL, &p.n_slots, &p.seq, 0, ATTN_SPLIT, a->H,
-                  a->Hkv, a->window);
+                  a->Hkv, a->window, p.end);
     p.chunks =
         lq_round_up((size_t)lq_ceil_div(s->pos0 + s->n_rows, a->block_size) * sizeof *s->table, 64);
     p.chunk_of = p.chunks + lq_round_up((size_t)p.n_chunks * sizeof(dev_attn_chunk), 64);
@@ -314,7 +317,7 @@ static bool put_plan(fwd_offload *o, const attn_args *a, const attn_seq *s, cons
            (size_t)lq_ceil_div(s->pos0 + s->n_rows, a->block_size) * sizeof *s->table);
     dev_attn_plan(DEV_ATTN_EXACT, (dev_attn_chunk *)(void *)(here + p->chunks), &chunks,
                   (int32_t *)(void *)(here + p->chunk_of), &slots, &p->seq, 0, ATTN_SPLIT, a->H,
-                  a->Hkv, a->window);
+                  a->Hkv, a->window, p->end);
     o->d->ops->upload(o->d, o->plan.at, here, p->bytes);
     return true;
 }
@@ -361,6 +364,7 @@ static bool attend(fwd_offload *o, const attn_args *a, const attn_seq *s, bool l
                          .softcap = a->softcap,
                          .alibi_scaled = a->alibi_scaled,
                          .alibi_bf16 = a->alibi_bf16,
+                         .both = a->both,
                          .latent = latent };
     for (int64_t i = 0; i < s->n_rows; i += rows) {
         piece p = piece_of(a, s, i, rows);

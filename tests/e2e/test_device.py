@@ -405,6 +405,57 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
     assert re.search(r"^ready: .*, device emulated, after [0-9.]+ s$", (tmp_path / "log").read_text(), re.M)
 
 
+HEADS = ROOT / "tests/golden/heads"
+ENCODERS = ["bert", "embeddinggemma", "gte", "jina-bert", "modernbert", "nomic-bert", "albert", "qwen3-model", "cross-modernbert",
+            "class-roberta"]
+MORE_ENCODERS = ["distilbert", "electra", "eurobert", "gte-ntk", "llama-both-ways", "xlm-roberta-xl", "cross-bert", "cross-xlm-roberta",
+                 "qwen3-labels"]
+
+
+def vectors(tool, log, model, *args, env=None):
+    """What a server says of texts alone and of several together: embeddings, or scores of a cross-encoder."""
+    with Server(tool, HEADS / model, "--max-model-len", 40, *args, log=log, env=env) as s:
+        name = json.load(s.get("/v1/models"))["data"][0]["id"]
+        if model.startswith("cross"):
+            body = {"query": "a b", "documents": ["c d e f g h", "b", "the c"]}
+            return [[r["relevance_score"]] for r in sorted(s.post_json("/rerank", {"model": name, **body})["results"], key=lambda r: r["index"])]
+        if model.startswith("class"):
+            return [d["probs"] for d in s.post_json("/classify", {"model": name, "input": ["hello there", "a"]})["data"]]
+        texts = [[3, 4, 5, 6, 7], [8] * 20, list(range(5, 41)), [9]]
+        together = s.post_json("/v1/embeddings", {"model": name, "input": texts})["data"]
+        alone = s.post_json("/v1/embeddings", {"model": name, "input": texts[2]})["data"]
+        return [d["embedding"] for d in together + alone]
+
+
+@pytest.mark.parametrize("model", ENCODERS + MORE_ENCODERS)
+def test_vectors_and_scores_there_are_the_cpus(gpu, tmp_path, model):
+    """Tokens see both ways there, exactly under f32 and through the matrix units under bf16; no head's product is made."""
+    if model in MORE_ENCODERS and not os.environ.get("LLMQ_HARD"):
+        pytest.skip("check-hard has it")
+    for acts, cache, apart in (("f32", "f32", 1e-5), ("bf16", "bf16", 0.02)):
+        exact = ["--activations", acts, "--kv-cache-dtype", cache]
+        here, there = (vectors(gpu, tmp_path / "log", model, *exact, "--device", where) for where in ("cpu", "cuda"))
+        assert len(here) == len(there) > 1
+        for a, b in zip(here, there):
+            assert len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < apart
+
+
+@pytest.mark.parametrize("args", [["--gpu-layers", 1], ["--device", "cuda", "--tensor-parallel-size", 2], ["--device", "cuda", "--enforce-eager"]])
+def test_vectors_of_a_part_there_are_the_cpus(gpu, tmp_path, args):
+    exact = ["--activations", "f32", "--kv-cache-dtype", "f32"]
+    for model in ("bert", "embeddinggemma"):
+        here, there = (vectors(gpu, tmp_path / "log", model, *exact, *where, env=devices(2)) for where in (["--device", "cpu"], args))
+        for a, b in zip(here, there):
+            assert max(abs(x - y) for x, y in zip(a, b)) < 1e-5
+
+
+@pytest.mark.parametrize("model, what", [("mpnet", "scores with an addend of each distance"), ("deberta-v2", "scores with an addend of each distance"),
+                                         ("nomic-moe", "a bias on what experts give")])
+def test_encoders_that_are_not_there_are_said(gpu, model, what):
+    p = gpu("serve", HEADS / model, "--port", 0, "--device", "cuda", code=3)
+    assert f"not on cuda yet: {what}" in p.stderr
+
+
 def test_graphs_change_no_answer_and_are_left_out_where_asked_or_where_they_fail(gpu, tmp_path):
     """Drawn ids and their logprobs; a capture that fails is one line."""
     args = ["run", ARCH / "mixtral-moe", "--ids", IDS, "-n", "8", "--ignore-eos", "--device", "cuda", "--temperature",

@@ -16,6 +16,8 @@ typedef struct {
     } seq[2];
 } attn_case;
 
+static bool sees_after; /* rows see the keys after them too */
+
 static const attn_case attn_cases[] = {
     { "decode, one head", 1, 1, 16, 16, KV_F32, 0, 0, 0, 0, 0, false, { { 0, 1 }, { 40, 1 } } },
     { "decode, groups, a long context",
@@ -510,10 +512,11 @@ static double bf16(double x)
 /* A row and head of a sequence whose keys and values are k [., Hkv, D] and v [., Hkv, Dv], by the
  * definition and in f64: out [Dv], and the bound of each (dev.h), u the weights' rounding. */
 static void by_hand(double *out, double *bound, const attn_case *c, const float *q, const float *k,
-                    const float *v, int64_t query, int64_t h, double u)
+                    const float *v, int64_t query, int64_t end, int64_t h, double u)
 {
-    const int64_t kvh = h / (c->H / c->Hkv), n = query + 1;
-    const int64_t first = c->window && n > c->window ? n - c->window : 0;
+    const int64_t far = c->window && query + c->window < end ? query + c->window : end;
+    const int64_t kvh = h / (c->H / c->Hkv), n = sees_after ? far : query + 1;
+    const int64_t first = c->window && query + 1 > c->window ? query + 1 - c->window : 0;
     double score[2200], max = -INFINITY, sum = 0, off = 0;
     CHECK(n <= (int64_t)LQ_COUNT(score), "%s: too many keys for this test", c->why);
     for (int64_t j = first; j < n; j++) {
@@ -525,7 +528,7 @@ static void by_hand(double *out, double *bound, const attn_case *c, const float 
         }
         if (c->softcap > 0) s = (double)c->softcap * tanh(s / (double)c->softcap);
         bias = c->falcon ? (double)0.3f * bf16(bf16(slope) * bf16((double)j))
-                         : slope * (double)(j - query);
+                         : slope * (double)(j > query ? query - j : j - query);
         score[j] = s + bias;
         max = fmax(max, score[j]);
         off = fmax(off, (u + (double)(c->D + 8) * 0x1p-23) * size +
@@ -591,6 +594,12 @@ static bool get_out(call *o, const attn_case *c, float *to)
     return ok;
 }
 
+/* Behind the last key of sequence i, where rows see both ways. */
+static int64_t end_of(const attn_case *c, int i)
+{
+    return sees_after ? c->seq[i].pos0 + c->seq[i].n : 0;
+}
+
 static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole, bool flat,
                       int block)
 {
@@ -640,14 +649,14 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole,
             }
         }
         dev_attn_plan(how, NULL, &n_chunks, NULL, &n_slots, &o->seqs[i], 0, split, c->H, c->Hkv,
-                      c->window);
+                      c->window, end_of(c, i));
     }
     dev_attn_chunk *chunks = lq_push(&r->a, (size_t)n_chunks * sizeof *chunks);
     int32_t *chunk_of = lq_push(&r->a, (size_t)(n_slots + NOBODYS) * 4);
     n_chunks = n_slots = 0;
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &o->seqs[i],
-                      (int32_t)(i * per_seq), split, c->H, c->Hkv, c->window);
+                      (int32_t)(i * per_seq), split, c->H, c->Hkv, c->window, end_of(c, i));
     if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE || (how == DEV_ATTN_LATENT && !whole))
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
@@ -681,7 +690,8 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole,
                             .scale = 0.3f,
                             .softcap = c->softcap,
                             .alibi_scaled = c->falcon,
-                            .alibi_bf16 = c->falcon };
+                            .alibi_bf16 = c->falcon,
+                            .both = sees_after };
     if (c->latent) heads_apart(o, c);
     o->a.scratch = put(r, NULL, ops->attn_scratch(&o->a));
 }
@@ -720,6 +730,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool whole, bool
                            .alibi = c->alibi ? slopes : NULL,
                            .alibi_scaled = c->falcon,
                            .alibi_bf16 = c->falcon,
+                           .both = sees_after,
                            .sinks = c->sinks ? sink_logits : NULL,
                            .seqs = o.seqs,
                            .n_seqs = SEQS };
@@ -746,7 +757,7 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool whole, bool
             for (int64_t h = 0; h < c->H; h++) {
                 const int64_t row = o.seqs[i].row0 + t;
                 by_hand(out, bound, c, o.q + row * qw + h * c->D, o.keys[i], o.values[i],
-                        c->seq[i].pos0 + t, h, u);
+                        c->seq[i].pos0 + t, c->seq[i].pos0 + c->seq[i].n, h, u);
                 for (int64_t d = 0; d < c->Dv; d++) {
                     const double diff = fabs((double)got[row * ow + h * c->Dv + d] - out[d]);
                     if (worst >= 0 && !(diff <= worst * bound[d])) worst = diff / bound[d];
@@ -841,6 +852,21 @@ TEST(attention_is_the_cpus_bits)
 {
     for (size_t i = 0; i < LQ_COUNT(attn_cases); i++)
         one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
+}
+
+/* Exact, and through the matrix units; every other case of each. */
+TEST(attention_that_sees_both_ways_is_as_good)
+{
+    sees_after = true;
+    for (size_t i = 0; i < LQ_COUNT(attn_cases); i += check_hard() ? 1 : 2)
+        one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
+    one_attention(&wide_cases[0], DEV_ATTN_EXACT, false, false, block_of(0));
+    for (size_t i = 0; i < LQ_COUNT(unit_cases); i += check_hard() ? 1 : 2) {
+        one_attention(&unit_cases[i], DEV_ATTN_UNITS, i % 4 == 0, false, block_of(i));
+        if (!unit_cases[i].alibi)
+            one_attention(&unit_cases[i], DEV_ATTN_UNITS, i % 4 != 0, true, block_of(i));
+    }
+    sees_after = false;
 }
 
 TEST(attention_of_wide_heads_is_the_cpus_bits)
@@ -980,6 +1006,7 @@ int main(int argc, char **argv)
     RUN(attention_is_the_cpus_bits);
     RUN(attention_over_latents_is_the_cpus_bits);
     RUN(attention_over_latents_through_the_matrix_units_stays_within_their_bound);
+    RUN(attention_that_sees_both_ways_is_as_good);
     RUN(attention_of_wide_heads_is_the_cpus_bits);
     RUN(attention_of_wide_heads_through_the_matrix_units_stays_within_their_bound);
     RUN(attention_through_the_matrix_units_stays_within_its_bound);

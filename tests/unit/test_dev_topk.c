@@ -401,7 +401,8 @@ static bool on_device(list_rig *o, float *got, dev_attn_how how)
     int64_t n_chunks = 0, n_slots = 0;
     for (int i = 0; i < LISTED_ROWS; i++) {
         const attn_seq one = { i, 1, c->most - 1, NULL };
-        dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &one, 0, split, c->H, c->Hkv, 0);
+        dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &one, 0, split, c->H, c->Hkv, 0,
+                      0);
     }
     const size_t nq = (size_t)(LISTED_ROWS * c->H * c->D) * 4, no = (size_t)(LISTED_ROWS * ow) * 4;
     const size_t n_lists = (size_t)(LISTED_ROWS * o->n_lists);
