@@ -89,6 +89,77 @@ static lq_status target_rank(int *rank, const cJSON *scheme, const char *module,
     return LQ_OK;
 }
 
+typedef enum { CT_PACKED, CT_BYTES, CT_MXFP8, CT_FP4 } ct_kind;
+
+static lq_status kind_of(ct_kind *kind, const char *format, lq_err *err)
+{
+    static const struct {
+        const char *format;
+        ct_kind kind;
+    } formats[] = {
+        { "pack-quantized", CT_PACKED },    { "int-quantized", CT_BYTES },
+        { "float-quantized", CT_BYTES },    { "naive-quantized", CT_BYTES },
+        { "mxfp8-quantized", CT_MXFP8 },    { "mxfp8-pack-quantized", CT_MXFP8 },
+        { "nvfp4-pack-quantized", CT_FP4 }, { "mxfp4-pack-quantized", CT_FP4 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(formats); i++)
+        if (strcmp(formats[i].format, format) == 0) {
+            *kind = formats[i].kind;
+            return LQ_OK;
+        }
+    return lq_fail(err, LQ_EUNSUPPORTED, "format: \"%.40s\" is not read", format);
+}
+
+/* Inputs of a packed weight, by the shape that is stored with it; 0: not known. */
+static int64_t inputs_of(const src_tensor *shape)
+{
+    int64_t k = 0;
+    if (shape && shape->raw_dtype == LQ_I64 && shape->raw.bytes == 2 * sizeof k)
+        memcpy(&k, (const uint8_t *)shape->raw.data + sizeof k, sizeof k);
+    return k > 0 && k < INT32_MAX ? k : 0;
+}
+
+static bool fits_words(const ct_args *a, const src_tensor *packed, const src_tensor *shape,
+                       const src_tensor *scale)
+{
+    const int64_t k = inputs_of(shape), n = a->by == BY_GROUP ? a->group : k;
+    if (packed->raw_dtype != LQ_I32 && packed->raw_dtype != LQ_U32) return false;
+    if (!k || n <= 0 || packed->n_dims != 2 || scale->n_dims != 2) return true;
+    const bool words = a->bits == 3 || packed->shape[1] == (k * a->bits + 31) / 32;
+    return words && scale->shape[1] == (k + n - 1) / n;
+}
+
+/* Has what is stored of a module the form that a group says? */
+static bool fits(const hf_quant *h, const char *module, const cJSON *group)
+{
+    const src_tensor *packed = hf_stored(h, module, ".weight_packed"),
+                     *plain = hf_stored(h, module, ".weight"),
+                     *scale = hf_stored(h, module, ".weight_scale");
+    const char *format = "";
+    ct_args a;
+    ct_kind kind;
+    js_str(h->q, "format", false, &format, NULL);
+    js_str(group, "format", false, &format, NULL);
+    if (!scale || kind_of(&kind, format, NULL) || read_args(&a, group, "weights", NULL))
+        return false;
+    const bool real =
+        scale->raw_dtype == LQ_F32 || scale->raw_dtype == LQ_F16 || scale->raw_dtype == LQ_BF16;
+    switch (kind) {
+    case CT_PACKED:
+        return packed && fits_words(&a, packed, hf_stored(h, module, ".weight_shape"), scale);
+    case CT_FP4:
+        return packed && packed->raw_dtype == LQ_U8 &&
+               (scale->raw_dtype == LQ_F8_E4M3) == (strncmp(format, "nv", 2) == 0);
+    case CT_MXFP8:
+        return plain && plain->raw_dtype == LQ_F8_E4M3 && !real;
+    case CT_BYTES:
+        break;
+    }
+    return plain && real && plain->raw_dtype == (a.is_float ? LQ_F8_E4M3 : LQ_I8);
+}
+
+/* Where several groups name a module, as patterns that overlap do, the one that has what is stored; readers and
+ * writers choose in several ways. Of those that do, the one that names it best, then the first. */
 static lq_status group_of(ct_group *g, const hf_quant *h, const char *module, lq_err *err)
 {
     const cJSON *groups = js_get(h->q, "config_groups"), *best = NULL;
@@ -97,6 +168,7 @@ static lq_status group_of(ct_group *g, const hf_quant *h, const char *module, lq
     for (const cJSON *c = groups ? groups->child : NULL; c && !st; c = c->next) {
         int rank = 0;
         if (js_get(c, "weights")) st = target_rank(&rank, c, module, err);
+        if (!st && rank && fits(h, module, c)) rank += 4;
         if (!st && rank > best_rank) {
             best = c;
             best_rank = rank;
@@ -406,26 +478,6 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
 }
 
 /* ---- one weight ---- */
-typedef enum { CT_PACKED, CT_BYTES, CT_MXFP8, CT_FP4 } ct_kind;
-
-static lq_status kind_of(ct_kind *kind, const char *format, lq_err *err)
-{
-    static const struct {
-        const char *format;
-        ct_kind kind;
-    } formats[] = {
-        { "pack-quantized", CT_PACKED },    { "int-quantized", CT_BYTES },
-        { "float-quantized", CT_BYTES },    { "naive-quantized", CT_BYTES },
-        { "mxfp8-quantized", CT_MXFP8 },    { "mxfp8-pack-quantized", CT_MXFP8 },
-        { "nvfp4-pack-quantized", CT_FP4 }, { "mxfp4-pack-quantized", CT_FP4 },
-    };
-    for (size_t i = 0; i < LQ_COUNT(formats); i++)
-        if (strcmp(formats[i].format, format) == 0) {
-            *kind = formats[i].kind;
-            return LQ_OK;
-        }
-    return lq_fail(err, LQ_EUNSUPPORTED, "format: \"%.40s\" is not read", format);
-}
 
 /* What a scheme of weights must be in the first place. */
 static lq_status check_weights(const hf_quant *h, const ct_group *g, ct_kind kind,

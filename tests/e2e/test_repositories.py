@@ -321,6 +321,21 @@ def attention_last(c):
     g["attention"] = g.pop("attention")
 
 
+def overlapped(weights, format):
+    """A group in front whose pattern names each linear too, as the files of llm-compressor and Unsloth have it."""
+    def change(c):
+        q, g = c["quantization_config"], groups(c)
+        own = g.pop("group_0")
+        g["group_0"] = {"targets": ["re:.*layers.*"], "weights": weights, "format": format}
+        g["group_1"] = {**own, "targets": [r"re:.*layers\.(0|1)\..*"], "format": q["format"]}
+        q["format"] = "mixed-precision"
+    return change
+
+
+INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
 def older(within):
     """llm-compressor's config of 2024: another key, and perhaps another object in it."""
     def change(c):
@@ -334,6 +349,13 @@ WORDS = [
     ("frozen", "ct-w8a8-int8", qc(quantization_status="frozen"), None),
     ("a group for attention in front", "ct-fp8-dynamic", attention_first, "attention has no weights"),
     ("a group for attention behind", "ct-fp8-dynamic", attention_last, "attention has no weights"),
+    ("nvfp4 for all, fp8 stored", "ct-fp8-dynamic", overlapped(FP4, "nvfp4-pack-quantized"), None),
+    ("int8 for all, fp8 stored", "ct-fp8-dynamic", overlapped(INT8, "int-quantized"), None),
+    ("fp8 for all, int8 stored", "ct-w8a8-int8", overlapped(FP8, "float-quantized"), None),
+    ("fp8 for all, nvfp4 stored", "ct-nvfp4a16", overlapped(FP8, "float-quantized"), None),
+    ("nvfp4 for all, words stored", "ct-w8a16", overlapped(FP4, "nvfp4-pack-quantized"), None),
+    ("4 bits for all, 8 stored", "ct-w8a16", overlapped({**INT4, "group_size": 128}, "pack-quantized"), None),
+    ("groups of 32 for all, of 64 stored", "ct-rtn-w4a16-asym-g64", overlapped({**INT4, "group_size": 32}, "pack-quantized"), None),
     ("compression_config", "ct-w8a8-int8", older(False), None),
     ("compression_config with a quantization_config", "ct-w8a8-int8", older(True), None),
     ("compressed-tensors that does not say so", "ct-w8a8-int8", lambda c: c["quantization_config"].pop("quant_method"), None),
