@@ -109,7 +109,7 @@ def test_free_answers_are_as_they_were(server):
 
 
 @pytest.mark.parametrize("params, param, message", [
-    ({"response_format": schema_format({"type": "object", "properties": {"a": {"not": {}}}})},
+    ({"response_format": schema_format({"type": "object", "properties": {"a": {"not": {"const": 1}}}})},
      "response_format", "#/properties/a/not"),
     ({"response_format": schema_format(False)}, "response_format", "no text"),
     ({"response_format": schema_format({"type": "string", "pattern": "^+[a-z]$"})},
@@ -142,5 +142,5 @@ def test_run_takes_files_and_patterns(llmq, draft, tmp_path):
     assert llmq(*run, "--choice", "red,green").stdout.strip() in ("red", "green")
     p = llmq(*run, "--choice", "a", "--regex", "b", code=2)
     assert "expected one of --grammar" in p.stderr
-    schema.write_text('{"not": {}}')
+    schema.write_text('{"not": {"const": 1}}')
     assert "#/not" in llmq(*run, "--json-schema", schema, code=3).stderr
