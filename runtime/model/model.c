@@ -527,7 +527,7 @@ lq_status model_load_part(model *m, src_source *src, comm *c, pool *p, const lq_
     if (comm_size(c) > 1) s = take_part(m, c, err);
     if (!s) s = model_cut_layers(m, err);
     if (!s && m->part) model_drop_embed(m); /* looked at whole, and read by rows from now on */
-    if (!s) s = model_load_head(m, p, err);
+    if (!s && m->cfg->head == HEAD_WORDS) s = model_load_head(m, p, err);
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")
                             : model_load_layer(&m->layers[i], m, i, &m->layer_arenas[i], p, err);

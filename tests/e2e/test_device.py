@@ -886,7 +886,7 @@ def test_a_dry_run_refuses_what_the_server_refuses_on_a_gpu(gpu, size, args):
 
 COUNTED = [("experts' groups, routers", "mixtral-moe"), ("biases", "gpt2"), ("a convolution's biases, heads' vectors", "mamba2"),
            ("factors of latent attention", "deepseek-v2-mla"), ("small products beside a state", "qwen3.5"),
-           ("projections of a narrow embedding", "opt-350m-postnorm")]
+           ("projections of a narrow embedding", "opt-350m-postnorm"), ("no output head", "../heads/xlm-roberta")]
 
 
 @pytest.mark.parametrize("n", [1, 2])

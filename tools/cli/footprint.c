@@ -155,9 +155,10 @@ static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model
     const src_tensor *t = NULL;
     lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
     if (s) return s;
-    const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
+    const bool has = r == R_HEAD ? cfg->head == HEAD_WORDS /* tied: a copy in tiles */
+                                 : arch_has(cfg, r, layer);
     const bool made = has && r != R_HEAD && arch_name_of(cfg, r)->flags & NAME_ONES;
-    if (!t && ((p->weights && !made) || !has)) *N = 0;
+    if ((!t && ((p->weights && !made) || !has)) || (r == R_HEAD && !has)) *N = 0;
     if (!*N) return LQ_OK;
     *as = (qt_scheme){ .kind = QT_DENSE, .dtype = cfg->dtype };
     if (t && t->plain) *as = t->t.scheme;
