@@ -429,13 +429,16 @@ typedef struct {
     const float *q;   /* [T, ldq] rotated */
     float *out;       /* [T, ldo] */
     const uint8_t *k, *v;
-    const float *alibi, *sinks;   /* [H] or NULL */
+    const float *alibi, *sinks; /* [H] or NULL */
+    const float
+        *dist_bias; /* [H][2 n_dist + 1] or NULL, as attn.h has it: of EXACT, without ALiBi */
     const dev_attn_chunk *chunks; /* [n_chunks] */
     const int32_t
         *chunk_of; /* [n_slots]; after all others of EXACT, DECODE, LATENT -1: of no chunk */
     const int32_t *tables;
     void *scratch;
     int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
+    int64_t n_dist;
     int64_t hq, ho; /* from head to head of q, and of out, of EXACT and LATENT; 0: D, Dv */
     size_t block_stride;
     int block_size;

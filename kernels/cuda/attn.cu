@@ -142,6 +142,8 @@ inline namespace CU_NAME(attn_cu)
                 for (int d = 0; d < v.D; d++)
                     s = fmaf(qs[p * v.D + d], ks[lane * (most + 1) + d], s);
                 s = attn_adjust(v.scale * s, v, slope, pos + lane, query);
+                if (v.dist_bias)
+                    s += attn_distance(v, kvh * group + pair % group, pos + lane - query);
                 const float top = cu_warp_max(seen ? s : -INFINITY), max = top > m[i] ? top : m[i];
                 const float e = seen ? km_exp(s - max) : 0.0f;
                 keep[i] = km_exp(m[i] - max);
@@ -266,7 +268,9 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                            a->keys,
                            a->n_keys,
                            a->ld_keys,
-                           a->keys_by_head };
+                           a->keys_by_head,
+                           a->dist_bias,
+                           (int)a->n_dist };
     /* without splits nothing is left to merge */
     const bool ends =
                    a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE || a->how == DEV_ATTN_LATENT,
@@ -275,6 +279,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
     assert(!a->keys || a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT);
     assert(!a->keys || (!a->window && !a->alibi));
+    assert(!a->dist_bias || (a->how == DEV_ATTN_EXACT && !a->alibi));
     assert(!a->both || ((a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_UNITS) && !a->keys));
     const bool wide = a->D > DEV_ATTN_WIDTH || a->Dv > DEV_ATTN_WIDTH;
     assert(!a->latent || a->Hkv == 1);

@@ -27,6 +27,8 @@ struct attn_lists : attn_view {
     const int32_t *keys, *n_keys; /* dev_attn_args's */
     int64_t ld_keys;
     bool keys_by_head;
+    const float *dist_bias;
+    int n_dist;
 };
 
 __device__ constexpr bool attn_scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
@@ -168,6 +170,13 @@ __device__ __forceinline__ int attn_block(int64_t p, const attn_view &v)
 __device__ __forceinline__ int attn_place(int64_t p, const attn_view &v)
 {
     return (int)p & (v.block_size - 1);
+}
+
+/* What a score has of its distance. */
+__device__ __forceinline__ float attn_distance(const attn_lists &v, int head, int64_t apart)
+{
+    const int n = v.n_dist, d = (int)(apart < -n ? -n : apart > n ? n : apart);
+    return G<const float>(v.dist_bias)[(int64_t)head * (2 * n + 1) + n + d];
 }
 
 /* The list of a chunk's row by a kv head, or none; the chunk's last key is then the last of it. */

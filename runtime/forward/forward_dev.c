@@ -210,6 +210,13 @@ static void put_slopes(fwd_dev_ctx *f, const fwd_rows *r, const arch_config *who
 }
 
 /* The pass of one device; ends: of the first rank. */
+/* The kernels whose masks are not causal, in place of `many`; addends of distances one of them has. */
+static dev_attn_how both_ways_by(dev_attn_how many, const arch_config *c)
+{
+    const bool units = many == DEV_ATTN_UNITS || many == DEV_ATTN_WIDE;
+    return units && !c->dist_buckets ? DEV_ATTN_UNITS : DEV_ATTN_EXACT;
+}
+
 static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, model_on *on,
                            const fwd_dev_ctx *first, const model *m, const kv_cache *kv,
                            const fwd_opts *o, lq_err *err)
@@ -252,9 +259,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
         of->few = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW);
         of->many = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW + 1);
         if (c->w.both_ways) /* the others' masks are causal */
-            of->few = of->many = of->many == DEV_ATTN_UNITS || of->many == DEV_ATTN_WIDE
-                                     ? DEV_ATTN_UNITS
-                                     : DEV_ATTN_EXACT;
+            of->few = of->many = both_ways_by(of->many, c);
         if (of->chosen && of->few != DEV_ATTN_EXACT)
             of->few = of->many = DEV_ATTN_LATENT; /* lists */
     }

@@ -451,6 +451,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     const bool gated = gated_by(r, l);
     a.bf16 = f->rounds && !turned && !gated;
     a.sinks = l->vec[R_SINKS].w;
+    a.dist_bias = l->dist_bias;
+    a.n_dist = MODEL_DIST;
     a.window = k->window && r->c->row->window != WINDOW_CHUNKS ? r->c->window : 0;
     if (l->lin[R_INDEX_Q].present) fwd_dev_index_choose(r, kv, which);
     a.keys = k->chosen ? r->index_keys : NULL;

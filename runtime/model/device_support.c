@@ -104,7 +104,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.o_norm_heads) what = "norms of what each head gives";
     if (!what && c->router_scale != 1) what = "a factor on the router's logits";
     if (!what && c->router_softcap > 0) what = "a cap on the router's logits";
-    if (!what && (c->dist_buckets || c->dist_far)) what = "scores with an addend of each distance";
+    if (!what && c->dist_far) what = "scores with an addend of each distance";
     if (!what && c->row->window == WINDOW_CHUNKS && c->window % 8) /* no whole blocks */
         what = "attention in chunks of such a size";
     if (!what && (c->w.router > ROUTER_SPARSEMIXER || (c->w.share_in && c->experts_used > 1)))

@@ -38,6 +38,12 @@ struct model_experts {
 };
 
 enum { MODEL_DIST = 128 }; /* distances from there on share a bucket of R_DIST_BIAS */
+/* Of model.dist_bias, for the heads of one of so many ranks. */
+static inline size_t model_distances_bytes(const arch_config *c, int ranks)
+{
+    const bool biases = c->dist_buckets && !c->dist_far;
+    return biases ? (size_t)(c->heads / ranks * (2 * MODEL_DIST + 1)) * sizeof(float) : 0;
+}
 
 /* All by role; what the layer lacks is zero. */
 typedef struct {

@@ -437,6 +437,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     lq_status s = LQ_OK;
     model_layer *to = &on->w.layers[layer];
     *to = m->layers[layer];
+    to->dist_bias = on->w.dist_bias;
     bool there[ARCH_N_ROLES] = { false };
     on->d.ops->bind(&on->d);
     for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
@@ -515,7 +516,14 @@ static lq_status put_frame(model_on *on, const model *m, const borrowed *of, lq_
         w->ple_norm = m->ple_norm;
         w->stream_in = m->stream_in;
     }
-    if (!of->embed) s = put_tensor(&w->embed, on, err);
+    const size_t distances = model_distances_bytes(m->cfg, on->ranks);
+    if (distances) { /* of its own heads */
+        const float *of_rank = m->dist_bias + (size_t)on->rank * (distances / sizeof(float));
+        const void *at;
+        s = model_dev_put(&at, on, of_rank, distances, err);
+        w->dist_bias = at;
+    }
+    if (!s && !of->embed) s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, m, -1, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, m, -1, R_FINAL_NORM, err);
     if (!s) s = put_vector(&w->ple_norm, on, m, -1, R_PLE_NORM, err);
@@ -668,7 +676,8 @@ static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *lay
     for (int64_t i = 0; i < L; i++)
         layer[i] = layer_size(m, i, d, half);
     layer[L] = vector_size(m, -1, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
-               part_size(m, -1, &m->head, R_HEAD, dev_ranks(d));
+               part_size(m, -1, &m->head, R_HEAD, dev_ranks(d)) +
+               piece(model_distances_bytes(m->cfg, dev_ranks(d)));
     const size_t rows =
         plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, -1, &m->embed_norm, R_EMBED_NORM)
                       : 0;

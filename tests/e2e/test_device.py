@@ -406,9 +406,9 @@ def test_run_and_serve_work_there(gpu, llmq, tmp_path):
 
 
 HEADS = ROOT / "tests/golden/heads"
-ENCODERS = ["bert", "embeddinggemma", "gte", "jina-bert", "modernbert", "nomic-bert", "albert", "qwen3-model", "cross-modernbert",
+ENCODERS = ["bert", "embeddinggemma", "gte", "jina-bert", "modernbert", "nomic-bert", "albert", "mpnet", "qwen3-model", "cross-modernbert",
             "class-roberta"]
-MORE_ENCODERS = ["distilbert", "electra", "eurobert", "gte-ntk", "llama-both-ways", "xlm-roberta-xl", "cross-bert", "cross-xlm-roberta",
+MORE_ENCODERS = ["cross-mpnet", "distilbert", "electra", "eurobert", "gte-ntk", "llama-both-ways", "xlm-roberta-xl", "cross-bert", "cross-xlm-roberta",
                  "qwen3-labels"]
 
 
@@ -443,13 +443,13 @@ def test_vectors_and_scores_there_are_the_cpus(gpu, tmp_path, model):
 @pytest.mark.parametrize("args", [["--gpu-layers", 1], ["--device", "cuda", "--tensor-parallel-size", 2], ["--device", "cuda", "--enforce-eager"]])
 def test_vectors_of_a_part_there_are_the_cpus(gpu, tmp_path, args):
     exact = ["--activations", "f32", "--kv-cache-dtype", "f32"]
-    for model in ("bert", "embeddinggemma"):
+    for model in ("bert", "embeddinggemma", "mpnet"):
         here, there = (vectors(gpu, tmp_path / "log", model, *exact, *where, env=devices(2)) for where in (["--device", "cpu"], args))
         for a, b in zip(here, there):
             assert max(abs(x - y) for x, y in zip(a, b)) < 1e-5
 
 
-@pytest.mark.parametrize("model, what", [("mpnet", "scores with an addend of each distance"), ("deberta-v2", "scores with an addend of each distance"),
+@pytest.mark.parametrize("model, what", [("deberta-v2", "scores with an addend of each distance"),
                                          ("nomic-moe", "a bias on what experts give")])
 def test_encoders_that_are_not_there_are_said(gpu, model, what):
     p = gpu("serve", HEADS / model, "--port", 0, "--device", "cuda", code=3)
@@ -886,7 +886,8 @@ def test_a_dry_run_refuses_what_the_server_refuses_on_a_gpu(gpu, size, args):
 
 COUNTED = [("experts' groups, routers", "mixtral-moe"), ("biases", "gpt2"), ("a convolution's biases, heads' vectors", "mamba2"),
            ("factors of latent attention", "deepseek-v2-mla"), ("small products beside a state", "qwen3.5"),
-           ("projections of a narrow embedding", "opt-350m-postnorm"), ("no output head", "../heads/xlm-roberta")]
+           ("projections of a narrow embedding", "opt-350m-postnorm"), ("no output head", "../heads/xlm-roberta"),
+           ("addends of distances", "../heads/mpnet"), ("vectors of types", "../heads/gte")]
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -326,11 +326,11 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     if (!s && p->weights) s = src_role(p->src, R_EMBED, -1, -1, &embed, NULL, err);
     const bool plain = (!embed || embed->t.scheme.kind == QT_DENSE) &&
                        !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&
-                       cfg->w.pos != POS_SINUSOIDAL;
+                       cfg->w.pos != POS_SINUSOIDAL && !cfg->types;
     foot_weights each = { 0 };
     for (size_t i = 0; i < LQ_COUNT(beside) && !s; i++)
         s = add_role(&each, p, scheme, beside[i], -1, ranks, err);
-    room[cfg->layers] = rest.weights_bytes;
+    room[cfg->layers] = rest.weights_bytes + model_distances_bytes(cfg, ranks);
     *sizes = (model_sizes){ .layer = room,
                             .L = cfg->layers,
                             .embed = (plain ? rows.weights_bytes : 0) + each.weights_bytes,
