@@ -598,6 +598,7 @@ const fwd_ops fwd_cpu = {
     .begin = forward_cpu_begin,
     .enter = enter,
     .norm = norm,
+    .gate_norm = fwd_gate_norm,
     .products = products,
     .adapt = fwd_lora_add,
     .store = store,

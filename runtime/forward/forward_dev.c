@@ -44,7 +44,8 @@ static void *take_host(void *from, size_t bytes)
 static bool all_round(const model_on *on, mm_acts acts)
 {
     const arch_config *c = on->w.cfg;
-    if (c->experts || c->w.mla || c->ple_dim || c->act == ARCH_XIELU || arch_has_state(c))
+    if (c->experts || c->w.mla || c->norm_rank || c->ple_dim || c->act == ARCH_XIELU ||
+        arch_has_state(c))
         return false;
     for (int64_t i = on->first; i < c->layers; i++) {
         const model_vector *v = on->w.layers[i].vec;

@@ -13,6 +13,7 @@
  *     forward_dev_mix.c    what layers with a state queue
  *     forward_dev_widen.c  a cache of codes as bf16, for attention of many rows
  *     forward_dev_ple.c    per-layer embeddings
+ *     forward_dev_mla.c    latent attention
  *     forward_dev_index.c  layers that choose the positions that they attend to
  *     forward_dev_streams.c  several residual streams
  *     forward_dev_head.c   what guesses beside a model
@@ -219,6 +220,14 @@ void fwd_dev_products(const fwd_rows *r, const mm_out *outs, int n, const float 
                       int64_t M, mm_acts acts);
 void fwd_dev_copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
                   int64_t n, int64_t rows);
+/* H heads of D at x, rows `ld` apart (0: H D), turned as a cache of codes has them; q out of a gated R_Q's or R_Q_B's
+ * rows; y = x W of a set of weights, each with its own of M rows: one launch. */
+void fwd_dev_turn(const fwd_rows *r, float *x, int64_t H, int64_t D, int64_t ld, bool bf16);
+void fwd_dev_split_gated(const fwd_rows *r);
+void fwd_dev_product_of_set(const fwd_rows *r, const model_experts *w, const dev_group *group,
+                            int64_t M, float *y, int64_t ldy, const float *x, int64_t ldx);
+/* The table's gate on a norm. */
+void fwd_dev_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up);
 /* Rows of *x that are picked into *spare, K of each, which change places. */
 void fwd_dev_gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n);
 /* x [R, ld], n of each row, times factor; 1: as they are. */
@@ -235,6 +244,12 @@ void fwd_dev_lora_begin(fwd_dev_ctx *f, const fwd_batch *b, int64_t R);
 /* fwd_dev's adapt, which gives the products of W that DoRA needs to `products`. */
 void fwd_dev_adapt(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
                    const float *x, int64_t ldx);
+
+/* forward_dev_mla.c. The table's mla; q to where it meets the latents, and those into the cache; a from what attention
+ * made of the latents. */
+void fwd_dev_mla(const fwd_rows *r, const model_layer *l);
+void fwd_dev_store_latents(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
+void fwd_dev_latent_values(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);
 
 /* forward_dev_index.c. Positions of a list at most that the layer's attention reads; 0: it sees all. Bytes that a step
  * stages, and of f->topk_scratch, for f's kinds and longest sequence; what a step stages, after its tables have places. */

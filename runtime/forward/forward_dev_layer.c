@@ -2,8 +2,6 @@
 #include "runtime/forward/choose.h"
 #include "runtime/forward/forward_dev.h"
 
-#include "kernels/hadamard.h"
-
 #include <assert.h>
 
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
@@ -138,13 +136,6 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
         f->d->ops->rope(f->d, &a);
 }
 
-static void turn(const fwd_rows *r, float *x, int64_t H, int64_t D, int64_t ld, bool bf16)
-{
-    const fwd_dev_ctx *f = r->self;
-    const int64_t T = r->R;
-    f->d->ops->turn(f->d, &(dev_turn_args){ x, T, H, D, ld ? ld : H * D, bf16 });
-}
-
 /* Into the cache, after what else is asked for; q, k and v turned where its rows are. */
 static void write_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                         unsigned what)
@@ -154,21 +145,14 @@ static void write_heads(const fwd_rows *r, const model_layer *l, int64_t layer, 
     if (kv_turned(kv_of(kv->dtype, true))) {
         if (what) rotate(r, l, layer, kv, what);
         what = 0;
-        turn(r, at.q, c->heads, c->head_dim, at.ld, false);
-        turn(r, at.k, c->kv_heads, c->head_dim, at.ld, false);
-        turn(r, at.v, c->kv_heads, c->v_dim, at.ld, false);
+        fwd_dev_turn(r, at.q, c->heads, c->head_dim, at.ld, false);
+        fwd_dev_turn(r, at.k, c->kv_heads, c->head_dim, at.ld, false);
+        fwd_dev_turn(r, at.v, c->kv_heads, c->v_dim, at.ld, false);
     }
     rotate(r, l, layer, kv, WRITE | what);
 }
 
 /* ---- attention's gates ---- */
-
-static void split_gated(const fwd_rows *r)
-{
-    const fwd_dev_ctx *f = r->self;
-    const size_t D = (size_t)r->c->head_dim * sizeof(float);
-    f->d->ops->copy(f->d, &(dev_copy_args){ r->q, r->q_gate, D, D, 2 * D, r->R * r->c->heads });
-}
 
 static bool gated_by(const fwd_rows *r, const model_layer *l)
 {
@@ -202,7 +186,7 @@ static void gate_heads(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t W = fwd_gate_width(c), H = c->heads, D = c->v_dim;
-    if (c->w.q_gated) gate_by(r, r->q_gate + D, NULL, W, 2 * D, D);
+    if (c->w.q_gated) gate_by(r, r->q_gate + c->head_dim, NULL, W, c->head_dim + D, D);
     if (l->lin[R_ATTN_GATE].present)
         gate_by(r, r->q_gate, l->vec[R_GATE_BIAS].w, W, W / H, c->w.gate_heads ? 1 : D);
     if (fwd_head_gates(c)) gate_by(r, r->head_gate, NULL, H, 1, 1);
@@ -217,7 +201,7 @@ static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const int64_t K = r->c->kv_heads * r->c->head_dim;
     if (r->c->layer[layer].v_is_k) fwd_dev_copy(r, r->v, K, r->k, K, K, r->R);
     if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
-    if (r->c->w.q_gated) split_gated(r);
+    if (r->c->w.q_gated) fwd_dev_split_gated(r);
     if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
 }
 
@@ -247,136 +231,6 @@ static void grow_q(const fwd_rows *r, const model_layer *l, int64_t layer)
                                             .R = r->c->head_dim });
 }
 
-/* ---- latent attention (forward_mla.c says what it does) ---- */
-
-/* K floats from row to row `ld` apart. */
-static void norm_latent(const fwd_rows *r, float *x, int64_t ld, const model_vector *v, int64_t K)
-{
-    const fwd_dev_ctx *f = r->self;
-    f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
-                                            .h = x,
-                                            .w = v->w,
-                                            .eps = (float)ARCH_LATENT_EPS,
-                                            .T = r->R,
-                                            .K = K,
-                                            .ld = ld });
-}
-
-/* `rope` of each of H * `width` floats at x. */
-static void rotate_part(const fwd_rows *r, float *x, int64_t H, int64_t width)
-{
-    const fwd_dev_ctx *f = r->self;
-    f->d->ops->rope(f->d, &(dev_rope_args){ .q = x,
-                                            .cos = r->cos[ROPE_MAIN],
-                                            .sin = r->sin[ROPE_MAIN],
-                                            .half = r->c->w.rope_half,
-                                            .T = r->R,
-                                            .H = H,
-                                            .D = width,
-                                            .R = r->c->rope_dims });
-}
-
-static void mla(const fwd_rows *r, const model_layer *l)
-{
-    const arch_config *c = r->c;
-    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims;
-    const int64_t width = c->kv_lora + c->rope_dims;
-    const bool indexed = l->lin[R_INDEX_Q].present;
-    mm_out a[5] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
-                              : fwd_out(&l->lin[R_Q], r->q, H * D, false),
-                    fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
-    const mm_out q[] = { fwd_out(&l->lin[R_Q_B], r->q, H * D, false), fwd_dev_index_query(r, l) };
-    int n = 2;
-    if (indexed) a[n++] = fwd_dev_index_key(r, l);
-    if (l->lin[R_ATTN_GATE].present)
-        a[n++] = fwd_out(&l->lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
-    if (fwd_head_gates(c)) a[n++] = fwd_out(&l->lin[R_HEAD_GATE], r->head_gate, H, false);
-    products(r, a, n, r->h, c->hidden, r->R);
-    if (indexed) fwd_dev_index_weights(r, l);
-    norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
-    if (c->q_lora) {
-        norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
-        products(r, q, indexed ? 2 : 1, r->q_a, c->q_lora, r->R);
-    }
-    if (c->w.pos != POS_ROPE) return;
-    rotate_part(r, r->q + nope, H, D);
-    rotate_part(r, r->kv_a + c->kv_lora, 1, width);
-}
-
-/* n floats of each of A times B rows: [A, B] of src to [B, A] of dst. */
-static void swap(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
-                 int64_t n, int64_t A, int64_t B)
-{
-    const fwd_dev_ctx *f = r->self;
-    f->d->ops->swap(f->d, &(dev_swap_args){ dst, src, A, B, n, ldd, lds });
-}
-
-/* y = x W of a set of weights, each with its own of M rows; one launch. */
-static void product_of_set(const fwd_rows *r, const model_experts *w, const dev_group *group,
-                           int64_t M, float *y, int64_t ldy, const float *x, int64_t ldx)
-{
-    const fwd_dev_ctx *f = r->self;
-    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
-                                            .w = &w->w,
-                                            .group = group,
-                                            .x = x,
-                                            .scratch = f->mm_scratch,
-                                            .ldy = ldy,
-                                            .ldx = ldx,
-                                            .M = M,
-                                            .acts = r->acts });
-}
-
-/* y = x W of each head, both [heads, R, ..]. */
-static void head_product(const fwd_rows *r, const model_experts *w, float *y, int64_t ldy,
-                         const float *x, int64_t ldx)
-{
-    const fwd_dev_ctx *f = r->self;
-    const int64_t H = r->c->heads;
-    const dev_group group = { w->parts, f->head_first, f->head_busy, H, r->R };
-    product_of_set(r, w, &group, r->R * H, y, ldy, x, ldx);
-}
-
-/* q to where it meets the latents, and those into the cache. */
-static void store_latents(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
-{
-    const fwd_dev_ctx *f = r->self;
-    const arch_config *c = r->c;
-    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, L = f->heads.D;
-    swap(r, r->by_head, nope, r->q, D, nope, r->R, H);
-    head_product(r, &l->absorbed[0], r->latent, L, r->by_head, nope);
-    swap(r, r->latent + c->kv_lora, L, r->q + nope, D, c->rope_dims, r->R, H);
-    if (kv_turned(kv_of(kv->dtype, true))) {
-        turn(r, r->latent, H, L, 0, false);
-        turn(r, r->kv_a, 1, L, 0, false);
-    }
-    f->d->ops->rope(f->d, &(dev_rope_args){ .k = r->kv_a,
-                                            .block = r->row_block,
-                                            .slot = r->row_slot,
-                                            .cache_k = kv->k,
-                                            .block_stride = kv->block_stride,
-                                            .block_size = kv->block_size,
-                                            .dtype = kv_of(kv->dtype, true),
-                                            .T = r->R,
-                                            .Hkv = 1,
-                                            .D = L,
-                                            .Dv = L });
-}
-
-/* a from what attention made of the latents. */
-static void latent_values(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
-{
-    const fwd_dev_ctx *f = r->self;
-    const int64_t H = r->c->heads, V = r->c->v_dim, L = f->heads.D, order = k_hadamard_order(L);
-    if (kv_turned(kv_of(kv->dtype, false)))
-        f->d->ops->turn(
-            f->d,
-            &(dev_turn_args){
-                .x = r->latent, .T = r->R * H, .H = f->heads.Dv / order, .D = order, .ld = L });
-    head_product(r, &l->absorbed[1], r->by_head, V, r->latent, L);
-    swap(r, r->a, V, r->by_head, V, V, H, r->R);
-}
-
 static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                   const fwd_group *g)
 {
@@ -384,7 +238,7 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     assert(g->row0 == 0 && g->n_rows == r->R);
     if (r->c->w.mla) {
         grow_q(r, l, layer);
-        store_latents(r, l, kv);
+        fwd_dev_store_latents(r, l, kv);
         if (l->lin[R_INDEX_Q].present) fwd_dev_index_store(r, l, kv);
         return;
     }
@@ -392,7 +246,7 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
         norm_heads(r, l, false);
         rotate(r, l, layer, kv, TURN);
         if (kv_turned(kv_of(kv->dtype, true)))
-            turn(r, heads_of(r, l).q, r->c->heads, r->c->head_dim, 0, false);
+            fwd_dev_turn(r, heads_of(r, l).q, r->c->heads, r->c->head_dim, 0, false);
         return;
     }
     if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
@@ -479,9 +333,9 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     }
     f->late_rope.T = 0;
     if (a.latent)
-        latent_values(r, l, kv);
+        fwd_dev_latent_values(r, l, kv);
     else if (turned)
-        turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds && !gated);
+        fwd_dev_turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds && !gated);
     if (gated) gate_heads(r, l);
     fwd_dev_times(r, r->a, r->c->heads * r->c->v_dim, r->c->heads * r->c->v_dim, r->c->o_scale);
 }
@@ -633,7 +487,7 @@ static void expert_products(const fwd_rows *r, const model_layer *l, arch_role r
     const fwd_dev_ctx *f = r->self;
     for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
         const dev_group group = { set->parts, f->first_of, f->busy, r->c->experts, r->R };
-        product_of_set(r, set, &group, r->R * r->c->experts_used, y, ldy, x, ldx);
+        fwd_dev_product_of_set(r, set, &group, r->R * r->c->experts_used, y, ldy, x, ldx);
     }
 }
 
@@ -797,6 +651,7 @@ const fwd_ops fwd_dev = {
     .begin = fwd_dev_begin,
     .enter = fwd_dev_enter,
     .norm = fwd_dev_norm,
+    .gate_norm = fwd_dev_gate_norm,
     .products = products,
     .adapt = fwd_dev_adapt,
     .store = store,
@@ -809,7 +664,7 @@ const fwd_ops fwd_dev = {
     .norm_in = norm_in,
     .clear = clear,
     .join = join,
-    .mla = mla,
+    .mla = fwd_dev_mla,
     .index = fwd_dev_index_products,
     .moe = moe,
     .beside = beside,

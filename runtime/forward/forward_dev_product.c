@@ -151,6 +151,65 @@ void fwd_dev_products(const fwd_rows *r, const mm_out *outs, int n, const float 
 void fwd_dev_times(const fwd_rows *r, float *x, int64_t n, int64_t ld, double factor)
 {
     const fwd_dev_ctx *f = r->self;
-    const dev_times_args a = { x, r->R, n, ld, (float)factor };
+    const dev_times_args a = { .x = x, .T = r->R, .n = n, .ld = ld, .factor = (float)factor };
     if (factor != 1) f->d->ops->times(f->d, &a);
+}
+
+void fwd_dev_turn(const fwd_rows *r, float *x, int64_t H, int64_t D, int64_t ld, bool bf16)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t T = r->R;
+    f->d->ops->turn(f->d, &(dev_turn_args){ x, T, H, D, ld ? ld : H * D, bf16 });
+}
+
+/* The q of each head of q_gate, without its gate. */
+void fwd_dev_split_gated(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t D = (size_t)r->c->head_dim * sizeof(float),
+                 V = (size_t)r->c->v_dim * sizeof(float);
+    f->d->ops->copy(f->d, &(dev_copy_args){ r->q, r->q_gate, D, D, D + V, r->R * r->c->heads });
+}
+
+void fwd_dev_product_of_set(const fwd_rows *r, const model_experts *w, const dev_group *group,
+                            int64_t M, float *y, int64_t ldy, const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                            .w = &w->w,
+                                            .group = group,
+                                            .x = x,
+                                            .scratch = f->mm_scratch,
+                                            .ldy = ldy,
+                                            .ldx = ldx,
+                                            .M = M,
+                                            .acts = r->acts });
+}
+
+/* As fwd_gate_norm. In f32 whatever the activations are. */
+void fwd_dev_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t H = r->c->hidden, W = r->c->norm_rank;
+    const mm_out low = fwd_out(&l->lin[down], r->norm_gate, W, false),
+                 gate = fwd_out(&l->lin[up], r->y, H, false);
+    fwd_dev_products(r, &low, 1, r->h, H, r->R, MM_F32);
+    f->d->ops->act(f->d, &(dev_act_args){ .dst = r->norm_gate,
+                                          .gate = r->norm_gate,
+                                          .T = r->R,
+                                          .n = W,
+                                          .ldd = W,
+                                          .ld = W,
+                                          .f = (k_act_fn)ARCH_SILU });
+    fwd_dev_products(r, &gate, 1, r->norm_gate, W, r->R, MM_F32);
+    f->d->ops->gate(f->d, &(dev_gate_args){ .x = r->h,
+                                            .gate = r->y,
+                                            .T = r->R,
+                                            .S = 1,
+                                            .n = H,
+                                            .ldx = H,
+                                            .ldg = H,
+                                            .each = 1,
+                                            .width = H,
+                                            .f = DEV_GATE_SIGMOID });
 }

@@ -202,6 +202,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */                 \
     X(void, norm,                                                                                        \
       (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))            \
+    /* of a layer with gates on norms: h of the branch, by the two products of these roles */            \
+    X(void, gate_norm, (const fwd_rows *r, const model_layer *l, arch_role down, arch_role up))          \
     X(void, products,                                                                                    \
       (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))            \
     /* What the rows' adapters add to outputs of these roles, which are there, and whose input is x */   \
@@ -372,6 +374,7 @@ void fwd_diff_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);
 /* The model's scale and soft-cap, on the host. */
 void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
+void fwd_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up);
 /* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 /* What becomes of an expert's gates. */

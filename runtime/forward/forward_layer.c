@@ -60,10 +60,9 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
 }
 
 /* h = h sigmoid(up silu(down h)); y is free between branches. */
-static void gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
+void fwd_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
 {
     const int64_t H = r->c->hidden, W = r->c->norm_rank;
-    if (!l->lin[down].present) return;
     const mm_out low = fwd_out(&l->lin[down], r->norm_gate, W, false),
                  gate = fwd_out(&l->lin[up], r->y, H, false);
     mm_run(&low, 1, r->h, H, r->R, MM_F32, r->scratch, r->p);
@@ -94,8 +93,9 @@ static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm
     const bool attn = norm == R_ATTN_NORM;
     pool_stage(r->p, STAGE_NORM);
     r->ops->norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : &l->vec[norm], r->R, r->c->hidden);
-    gate_norm(r, l, attn ? R_ATTN_NORM_DOWN : R_MLP_NORM_DOWN,
-              attn ? R_ATTN_NORM_UP : R_MLP_NORM_UP);
+    const arch_role down = attn ? R_ATTN_NORM_DOWN : R_MLP_NORM_DOWN,
+                    up = attn ? R_ATTN_NORM_UP : R_MLP_NORM_UP;
+    if (l->lin[down].present) r->ops->gate_norm(r, l, down, up);
     if (r->c->w.norm_stays) fwd_each(r, r->R, stay_chunk, &r->c->join_x[b]);
 }
 

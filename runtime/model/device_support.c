@@ -12,7 +12,6 @@ static const struct {
     { R_PAIR_NORM, "transformers beside the residual" },
     { R_INDEX_IN_NORM, "indexers that read what a norm gives" },
     { R_K_ROPE_NORM, "norms of keys that rotate" },
-    { R_ATTN_NORM_DOWN, "gates on norms" },
     { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },
     { R_CCA_CONV, "attention of convolved queries and keys" },

@@ -64,6 +64,7 @@ static const struct {
     { "lfm2", "short convolutions", false, false },
     { "gemma3n", "several residual streams, Laurel, gates that are cut", true, false },
     { "hy-v4", "hyper-connections, chosen positions, limits on routed experts", false, false },
+    { "axk2", "gates on norms, on what heads of latent attention give, an indexer", false, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 

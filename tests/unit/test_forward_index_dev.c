@@ -23,7 +23,8 @@ static int64_t rows_apart(const float *got, const float *want, int64_t n, int64_
  * of these has such scores; under bf16 few have, and the others' products and sums stray by some 2^-8 each. */
 TEST(chosen_positions_stray_no_further_than_the_cpus)
 {
-    static const char *const names[] = { "deepseek-v32", "glm-moe-dsa", "hy-v4", "minimax-m3" };
+    static const char *const names[] = { "deepseek-v32", "glm-moe-dsa", "hy-v4", "minimax-m3",
+                                         "axk2" };
     static const kv_dtype kinds[] = { KV_F16, KV_BF16 };
     for (size_t i = 0; i < LQ_COUNT(names) * 4; i++) {
         const char *name = names[i / 4];
