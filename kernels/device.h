@@ -718,11 +718,14 @@ typedef struct {
     float p, m, b, eps;
 } dev_xielu_args;
 
-/* x [T, ld], n of each row, times factor. */
+/* x [T, ld], n of each row, times factor; or, with slope, each of its heads of D times slope turns + base, of the head and
+ * the row. */
 typedef struct {
     float *x;
     int64_t T, n, ld;
     float factor;
+    const float *slope, *base, *turns; /* [n / D], [n / D], [T]; NULL: factor */
+    int64_t D;
 } dev_times_args;
 
 /* Of rows [G, q K, k K, values V, gates V] at src [T, lds]: all q, then all k, all values: dst [T, ldd]. */

@@ -129,12 +129,18 @@ inline namespace CU_NAME(gate_cu)
     }
 
     __global__ void __launch_bounds__(THREADS)
-        times_kernel(G<float> x, int64_t all, int64_t n, int64_t ld, float factor)
+        times_kernel(G<float> x, int64_t all, int64_t n, int64_t ld, float factor,
+                     G<const float> slope, G<const float> base, G<const float> turns, int D)
     {
         const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
         cu_follow();
         if (i >= all) return;
-        const G<float> at = x + (i / n * ld + i % n);
+        const int64_t t = i / n, k = i % n;
+        if (slope) {
+            const int64_t h = k / D;
+            factor = cu_ld<float>(slope + h) * cu_ld<float>(turns + t) + cu_ld<float>(base + h);
+        }
+        const G<float> at = x + (t * ld + k);
         cu_st(at, cu_ld<float>(at) * factor);
     }
 
@@ -199,7 +205,7 @@ void CU_NAME(times)(dev *d, const dev_times_args *a)
     const int64_t all = a->T * a->n;
     if (all == 0) return;
     CU_FOLLOW(d, "times", times_kernel, dim3((unsigned)lq_ceil_div(all, THREADS)), THREADS, 0, a->x,
-              all, a->n, a->ld, a->factor);
+              all, a->n, a->ld, a->factor, a->slope, a->base, a->turns, (int)a->D);
 }
 
 void CU_NAME(xielu)(dev *d, const dev_xielu_args *a)

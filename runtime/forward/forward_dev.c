@@ -227,10 +227,12 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (!kv_alike(k->dtype))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: a cache of two types, %s",
                        kv_types_text(k->dtype));
-    const fwd_dev_heads h = fwd_dev_heads_of(c, k->dtype);
-    if (k->dtype == KV_I4 && (h.D % 8 || (!h.latent && h.Dv % 8)))
-        return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
-                       (long long)h.D);
+    for (int64_t i = 0; i < c->layers && k->dtype == KV_I4; i++) {
+        const fwd_dev_heads h = fwd_dev_heads_of(arch_at(c, i), k->dtype);
+        if (h.D % 8 || (!h.latent && h.Dv % 8))
+            return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
+                           (long long)h.D);
+    }
     const int64_t unit = k->dtype == KV_I4 ? 8 : 4; /* numbers that begin at whole words */
     if (arch_indexed(c) && attn_kv_head(kv_of(k->dtype, false)) && c->index_dim % unit)
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s keys of an indexer of %lld",
@@ -288,6 +290,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.first = r->first;
     f->home.hyper = r->hyper;
     f->home.hyper_row = r->hyper_row;
+    f->home.index_keys = r->index_keys;
+    f->home.index_keys_row = r->index_keys_row;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);

@@ -127,18 +127,21 @@ struct fwd_dev_ctx {
     fwd_graphs graphs;
     float *ple; /* [max_rows, fwd_ple_width] pinned */
     float *packed_cos[2],
-        *packed_sin[2]; /* angles of the wanted rows, where layers come after the last of all
+        *packed_sin[2];  /* angles of the wanted rows, where layers come after the last of all
                                              rows; NULL: none do */
+    float *packed_turns; /* likewise */
     struct {
         float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row, *streams, *streams_row, *first,
             *hyper, *hyper_row;
+        int32_t *index_keys, *index_keys_row;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
     /* The same of MLA's heads, each with all rows: staged; and on the host, both [heads + 1]. */
-    const int32_t *head_first, *head_busy;
-    int32_t *head_rows;
+    const int32_t *head_first, *head_busy, *packed_head_first;
+    int32_t *
+        head_rows; /* packed_head_first: of the wanted rows, where layers come after the last of all rows */
     struct {
         int64_t most;             /* rank at most of a pass; 0: there are none */
         fwd_dev_rows all, picked; /* picked: of the last layer, once the others are gone */
@@ -230,6 +233,9 @@ void fwd_dev_product_of_set(const fwd_rows *r, const model_experts *w, const dev
 void fwd_dev_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up);
 /* Rows of *x that are picked into *spare, K of each, which change places. */
 void fwd_dev_gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64_t n);
+/* x [R, H D], each head times its slope log(position + 1) + base; without a slope: as they are. */
+void fwd_dev_grow(const fwd_rows *r, float *x, int64_t H, int64_t D, const model_vector *slope,
+                  const model_vector *base);
 /* x [R, ld], n of each row, times factor; 1: as they are. */
 void fwd_dev_times(const fwd_rows *r, float *x, int64_t n, int64_t ld, double factor);
 
@@ -261,6 +267,8 @@ void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs);
  * into the cache; and which positions rows attend to. */
 mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l);
 mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l);
+/* Of an indexer whose queries are made of h, or of what R_INDEX_IN_NORM makes of it: their product. */
+void fwd_dev_index_queries(const fwd_rows *r, const model_layer *l);
 void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l);
 void fwd_dev_index_products(const fwd_rows *r, const model_layer *l); /* the table's index */
 void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv);

@@ -72,6 +72,25 @@ void fwd_dev_index_weights(const fwd_rows *r, const model_layer *l)
     fwd_dev_product(r, &w, NULL, false, r->h, r->c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
 }
 
+void fwd_dev_index_queries(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const model_vector *norm = &l->vec[R_INDEX_IN_NORM];
+    const mm_out q = fwd_dev_index_query(r, l);
+    const int64_t K = r->c->hidden;
+    const float *in = norm->w ? r->index_in : r->h;
+    if (norm->w)
+        f->d->ops->norm(f->d, &(dev_norm_args){ .x = r->h,
+                                                .h = r->index_in,
+                                                .w = norm->w,
+                                                .b = norm->bias,
+                                                .eps = FWD_INDEX_EPS,
+                                                .layer = true,
+                                                .T = r->R,
+                                                .K = K });
+    fwd_dev_products(r, &q, 1, in, K, r->R, r->acts);
+}
+
 void fwd_dev_index_products(const fwd_rows *r, const model_layer *l)
 {
     const mm_out of[] = { fwd_dev_index_key(r, l), fwd_dev_index_query(r, l) };
@@ -137,6 +156,7 @@ void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *
     turn.block_size = kv->block_size;
     turn.dtype = kv_of(kv->dtype, false);
     f->d->ops->rope(f->d, &turn);
+    fwd_dev_grow(r, r->index_q, c->index_heads, D, &l->vec[R_INDEX_SLOPE], &l->vec[R_INDEX_BASE]);
 }
 
 static void choose_blocks(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which which)

@@ -340,6 +340,16 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     fwd_dev_times(r, r->a, r->c->heads * r->c->v_dim, r->c->heads * r->c->v_dim, r->c->o_scale);
 }
 
+/* What layers that follow attend to, of the picked rows. */
+static void gather_lists(fwd_rows *r, int64_t n)
+{
+    const int64_t K = fwd_lists_beyond(r->whole);
+    float *to = (float *)(void *)r->index_keys_row, *from = (float *)(void *)r->index_keys;
+    fwd_dev_gather(r, &from, &to, K, n);
+    r->index_keys = (int32_t *)(void *)from;
+    r->index_keys_row = (int32_t *)(void *)to;
+}
+
 static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 {
     fwd_dev_ctx *f = r->self;
@@ -357,6 +367,11 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (f->states)
         fwd_dev_gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
     if (r->c->ple_dim) fwd_dev_gather(r, &r->ple, &r->ple_row, fwd_ple_width(r->c), n);
+    if (fwd_lists_beyond(r->whole)) gather_lists(r, n);
+    if (fwd_dev_packs(r->whole)) {
+        r->turns = f->packed_turns;
+        f->head_first = f->packed_head_first;
+    }
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL && f->packed_cos[u]; u++) {
         r->cos[u] = f->packed_cos[u]; /* layers may follow */
         r->sin[u] = f->packed_sin[u];

@@ -24,6 +24,7 @@ static void norm_cached(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t width = kv_latent_width(c);
     float *turned = r->kv_a + c->kv_lora;
+    if (!l->lin[R_KV_A].present) return; /* another layer's */
     norm_latent(r, r->kv_a, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
     fwd_dev_times(r, r->kv_a, c->kv_lora, width, c->latent_scale);
     dev_norm_args a =
@@ -65,6 +66,8 @@ static void queries(const fwd_rows *r, const model_layer *l)
         if (gated && l->lin[R_INDEX_Q].present) /* of the first half of what R_Q_B reads */
             fwd_dev_products(r, &index, 1, r->q_a, Q, r->R, r->acts);
         if (gated) fwd_dev_split_gated(r);
+    } else if (l->lin[R_INDEX_Q].present) {
+        fwd_dev_index_queries(r, l);
     }
 }
 
@@ -72,11 +75,11 @@ void fwd_dev_mla(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, width = kv_latent_width(c), Q = arch_q_width(c);
-    const bool indexed = l->lin[R_INDEX_Q].present;
+    const bool indexed = l->lin[R_INDEX_Q].present, own = l->lin[R_KV_A].present;
     mm_out a[5] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
-                              : fwd_out(&l->lin[R_Q], r->q, H * D, false),
-                    fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
-    int n = 2;
+                              : fwd_out(&l->lin[R_Q], r->q, H * D, false) };
+    int n = 1;
+    if (own) a[n++] = fwd_out(&l->lin[R_KV_A], r->kv_a, width, false);
     if (indexed) a[n++] = fwd_dev_index_key(r, l);
     if (l->lin[R_ATTN_GATE].present)
         a[n++] = fwd_out(&l->lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
@@ -85,9 +88,11 @@ void fwd_dev_mla(const fwd_rows *r, const model_layer *l)
     if (indexed) fwd_dev_index_weights(r, l);
     norm_cached(r, l);
     queries(r, l);
-    if (c->w.pos != POS_ROPE) return;
-    rotate_part(r, r->q + c->nope_dims, H, D);
-    rotate_part(r, r->kv_a + c->kv_lora, 1, width);
+    if (c->w.pos == POS_ROPE && c->rope_dims) {
+        rotate_part(r, r->q + c->nope_dims, H, D);
+        if (own) rotate_part(r, r->kv_a + c->kv_lora, 1, width);
+    }
+    fwd_dev_grow(r, r->q, H, D, &l->vec[R_Q_SLOPE], &l->vec[R_Q_BASE]);
 }
 
 /* n floats of each of A times B rows: [A, B] of src to [B, A] of dst. */
@@ -115,11 +120,12 @@ void fwd_dev_store_latents(const fwd_rows *r, const model_layer *l, const fwd_kv
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, L = kv_latent_width(c);
     swap(r, r->by_head, nope, r->q, D, nope, r->R, H);
     head_product(r, &l->absorbed[0], r->latent, L, r->by_head, nope);
-    swap(r, r->latent + c->kv_lora, L, r->q + nope, D, c->rope_dims, r->R, H);
+    if (c->rope_dims) swap(r, r->latent + c->kv_lora, L, r->q + nope, D, c->rope_dims, r->R, H);
     if (kv_turned(kv_of(kv->dtype, true))) {
         fwd_dev_turn(r, r->latent, H, L, 0, false);
-        fwd_dev_turn(r, r->kv_a, 1, L, 0, false);
+        if (!kv->there) fwd_dev_turn(r, r->kv_a, 1, L, 0, false);
     }
+    if (kv->there) return;
     f->d->ops->rope(f->d, &(dev_rope_args){ .k = r->kv_a,
                                             .block = r->row_block,
                                             .slot = r->row_slot,

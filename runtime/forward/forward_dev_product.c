@@ -155,6 +155,22 @@ void fwd_dev_times(const fwd_rows *r, float *x, int64_t n, int64_t ld, double fa
     if (factor != 1) f->d->ops->times(f->d, &a);
 }
 
+void fwd_dev_grow(const fwd_rows *r, float *x, int64_t H, int64_t D, const model_vector *slope,
+                  const model_vector *base)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t n = H * D;
+    if (!slope->w) return;
+    f->d->ops->times(f->d, &(dev_times_args){ .x = x,
+                                              .T = r->R,
+                                              .n = n,
+                                              .ld = n,
+                                              .slope = slope->w,
+                                              .base = base->w,
+                                              .turns = r->turns,
+                                              .D = D });
+}
+
 void fwd_dev_turn(const fwd_rows *r, float *x, int64_t H, int64_t D, int64_t ld, bool bf16)
 {
     const fwd_dev_ctx *f = r->self;

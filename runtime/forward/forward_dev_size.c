@@ -104,7 +104,8 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
     const int64_t len = f->longest = longest(k, o);
     find_kinds(f, c, first, o->all_hidden);
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
-                     2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
+                     (fwd_dev_packs(c) ? 3 : 2) * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
+                     (fwd_dev_packs(c) ? 2 : 1) * piece(o->max_rows * fwd_turns(c), sizeof(float)) +
                      piece(arch_has_state(c) ? o->max_seqs : 0, sizeof(dev_run)) +
                      piece(o->max_logits, sizeof(dev_draw)) +
                      (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
@@ -209,7 +210,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
                  panel = dev_mm_wide_bytes(rows, outs, 2 * wide);
     size_t beside = cut > sums ? cut : sums;
     if (panel > beside) beside = panel;
-    const int64_t head = c->w.mla ? c->kv_lora + c->nope_dims : 0; /* inputs of a head's factors */
+    const int64_t nope = c->n_sizes ? c->head_dim : c->nope_dims, /* the most of any layer */
+        head = c->w.mla ? c->kv_lora + nope : 0;                  /* inputs of a head's factors */
     const int64_t by_head = o->max_rows * c->heads * (head + TILE_K),
                   inputs = 3 * rows * (wide + TILE_K);
     const size_t products =

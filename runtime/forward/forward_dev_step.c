@@ -155,21 +155,31 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r, const fwd_batch *b)
         f->packed_cos[u] = stage_wanted(f, f->host.cos[u], fwd_angles(r->c, u), b);
         f->packed_sin[u] = stage_wanted(f, f->host.sin[u], fwd_angles(r->c, u), b);
     }
+    const int64_t turns = fwd_turns(r->c);
+    r->turns = fwd_dev_stage(f, f->host.turns, R * (size_t)turns * sizeof(float));
+    if (fwd_dev_packs(r->c)) f->packed_turns = stage_wanted(f, f->host.turns, turns, b);
     for (int i = 0; i < 2; i++)
         r->grow[i] = fwd_dev_stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
 }
 
-/* MLA's heads as a group of weights: each has all rows. */
-static void stage_heads(fwd_dev_ctx *f, int64_t R)
+/* Where the rows of each of H heads begin, R of each. */
+static const int32_t *stage_firsts(fwd_dev_ctx *f, int64_t H, int64_t R)
+{
+    for (int64_t h = 0; h <= H; h++)
+        f->head_rows[h] = (int32_t)(h * R);
+    return fwd_dev_stage(f, f->head_rows, (size_t)(H + 1) * sizeof *f->head_rows);
+}
+
+/* MLA's heads as a group of weights: each has all rows, or the wanted ones. */
+static void stage_heads(fwd_dev_ctx *f, const fwd_rows *r, int64_t wanted)
 {
     const int64_t H = f->heads.H;
-    int32_t *first = f->head_rows, *busy = first + H + 1;
+    int32_t *busy = f->head_rows + H + 1;
     if (!f->heads.latent) return;
-    for (int64_t h = 0; h <= H; h++) {
-        first[h] = (int32_t)(h * R);
+    for (int64_t h = 0; h <= H; h++)
         busy[h] = h < H ? (int32_t)h : -1;
-    }
-    f->head_first = fwd_dev_stage(f, first, (size_t)(H + 1) * sizeof *first);
+    f->head_first = stage_firsts(f, H, r->R);
+    if (fwd_dev_packs(r->c)) f->packed_head_first = stage_firsts(f, H, wanted);
     f->head_busy = fwd_dev_stage(f, busy, (size_t)(H + 1) * sizeof *busy);
 }
 
@@ -272,6 +282,8 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->first = f->home.first;
     r->hyper = f->home.hyper;
     r->hyper_row = f->home.hyper_row;
+    r->index_keys = f->home.index_keys;
+    r->index_keys_row = f->home.index_keys_row;
     /* its work is then that of every other step of its shape */
     f->even = is_even(r, b);
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;
@@ -284,7 +296,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
     f->draws = fwd_dev_stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r, b);
-    stage_heads(f, r->R);
+    stage_heads(f, r, b->n_picked);
     stage_runs(f, r);
     place_tables(f, b);
     f->rows_of[FWD_DEV_ALL] = b->seqs;

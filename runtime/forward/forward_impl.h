@@ -122,6 +122,7 @@ typedef struct {
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *grow[2];   /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
                        by which a device's rope multiplies */
+    float *turns;     /* [R] log(position + 1), where q's heads grow by it (R_Q_SLOPE) */
     float *slopes;    /* [heads]: ALiBi */
     float *q_gate;    /* [R, fwd_gate_width]: output of a gated R_Q or R_Q_B, or of R_ATTN_GATE */
     float *norm_gate; /* [R, norm_rank] */
@@ -160,6 +161,8 @@ typedef struct {
         index_qk; /* [R, (index_heads + 1) * index_dim]: what R_INDEX_Q gives, where with the key */
     float *index_in; /* [R, hidden]: what R_INDEX_IN_NORM gives */
     int32_t *index_keys, *index_seen;
+    int32_t *
+        index_keys_row; /* on a device, of layers after the last that all rows go through; scratch */
     float *
         index_group; /* [R, index_every, 2 index_dim]: of a group that a row ends keys and weights */
     /* Of layers that compress (forward_compress.c): [R, 2 * head_dim] what rows give and with what weight, and
@@ -285,8 +288,11 @@ int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a r
  * wanted rows are computed. As many as there are layers: all rows go to the end, for the states that they leave. */
 int64_t fwd_last_maker(const arch_config *c);
 int64_t fwd_grows(const arch_config *c); /* likewise of grow */
+int64_t fwd_turns(const arch_config *c); /* and of turns */
 /* Is q multiplied in this layer? */
 bool fwd_grows_in(const arch_config *c, int64_t layer);
+/* Positions of a row's lists that layers share after the last that all rows go through; 0: none do. */
+int64_t fwd_lists_beyond(const arch_config *c);
 int64_t fwd_qkv_width(const arch_config *c);
 /* Floats of a row that an MTP head or an EAGLE-3 draft is given, at most. */
 int64_t fwd_given_width(const arch_config *c);

@@ -35,6 +35,19 @@ bool fwd_grows_in(const arch_config *c, int64_t layer)
 
 int64_t fwd_grows(const arch_config *c) { return c->q_grow > 0 ? c->head_dim / 2 : 0; }
 
+int64_t fwd_turns(const arch_config *c) { return arch_name_of(c, R_Q_SLOPE) ? 1 : 0; }
+
+int64_t fwd_lists_beyond(const arch_config *c)
+{
+    const bool some = arch_indexed(c) && arch_shares_index(c) && fwd_last_maker(c) < c->layers - 1;
+    return some ? arch_index_lists(c) * c->index_topk : 0;
+}
+
+static int64_t lists_row(const arch_config *c, fwd_which which)
+{
+    return which == FWD_ALL ? 0 : fwd_lists_beyond(c);
+}
+
 int64_t fwd_gate_width(const arch_config *c)
 {
     if (c->w.q_gated) return c->heads * (c->head_dim + (c->w.mla ? c->v_dim : c->head_dim));
@@ -152,6 +165,7 @@ static int64_t picked_width(const arch_config *c)
     X(sin[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
     X(grow[0], fwd_grows(c))                      \
     X(grow[1], fwd_grows(c))                      \
+    X(turns, fwd_turns(c))                        \
     X(row_pos, 1)                                 \
     X(row_type, c->types ? 1 : 0)                 \
     X(row_block, 1)                               \
@@ -228,6 +242,7 @@ static int64_t picked_width(const arch_config *c)
     X(index_qk, index_qk_width(c))                              \
     X(index_w, c->index_heads)                                  \
     X(index_keys, arch_index_lists(c) * c->index_topk)          \
+    X(index_keys_row, lists_row(c, which))                      \
     X(index_seen, c->index_block ? c->kv_heads : 0)             \
     X(q_gate, fwd_gate_width(c))                                \
     X(head_gate, fwd_head_gates(c))                             \
@@ -240,7 +255,8 @@ static int64_t picked_width(const arch_config *c)
 /* Of a device's by_head, a row of all heads. */
 static int64_t head_width(const arch_config *c)
 {
-    return c->heads * (c->nope_dims > c->v_dim ? c->nope_dims : c->v_dim);
+    const int64_t nope = c->n_sizes ? c->head_dim : c->nope_dims; /* the most of any layer */
+    return c->heads * (nope > c->v_dim ? nope : c->v_dim);
 }
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
@@ -317,10 +333,12 @@ static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, in
     }
 }
 
+static float turns_at(int64_t pos) { return logf((float)(pos + 1)); }
+
 void fwd_grow_heads(float *q, int64_t H, int64_t D, int64_t pos, const model_vector *slope,
                     const model_vector *base)
 {
-    const float turns = logf((float)(pos + 1));
+    const float turns = turns_at(pos);
     for (int64_t h = 0; h < H; h++)
         k_scale(q + h * D, slope->w[h] * turns + base->w[h], D);
 }
@@ -348,6 +366,8 @@ static void place_rows(fwd_rows *r, const attn_seq *s, int block_size)
         r->row_block[s->row0 + i] = s->table[pos / block_size];
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
     }
+    for (int64_t i = 0; i < s->n_rows && fwd_turns(r->c); i++)
+        r->turns[s->row0 + i] = turns_at(s->pos0 + i);
     if (r->c->types) memset(r->row_type + s->row0, 0, (size_t)s->n_rows * sizeof *r->row_type);
     place_growth(r, s);
 }

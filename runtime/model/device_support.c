@@ -10,8 +10,6 @@ static const struct {
     { R_HYPER_ATTN_UP, "hyper-connections with a gate for each dim" },
     { R_KEY_STEP, "scores with an addend of each key" },
     { R_PAIR_NORM, "transformers beside the residual" },
-    { R_INDEX_IN_NORM, "indexers that read what a norm gives" },
-    { R_K_ROPE_NORM, "norms of keys that rotate" },
     { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },
     { R_CCA_CONV, "attention of convolved queries and keys" },
@@ -54,8 +52,9 @@ static bool other_heads(const arch_config *c, int64_t i, int64_t k)
 {
     const arch_config *a = arch_at(c, i), *b = arch_at(c, k);
     return c->layer[i].index_off != c->layer[k].index_off || a->heads != b->heads ||
-           a->kv_heads != b->kv_heads || a->head_dim != b->head_dim || a->v_dim != b->v_dim ||
-           c->layer[i].window != c->layer[k].window;
+           a->kv_heads != b->kv_heads || a->kv_lora != b->kv_lora ||
+           (c->w.mla && a->rope_dims != b->rope_dims) || a->head_dim != b->head_dim ||
+           a->v_dim != b->v_dim || c->layer[i].window != c->layer[k].window;
 }
 
 /* Layers that are like none before them. */
@@ -71,12 +70,23 @@ static int64_t kinds(const arch_config *c)
     return n;
 }
 
+/* Has some layer latents that attention does not take? */
+static bool bad_latents(const arch_config *c)
+{
+    bool bad = false;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_config *own = arch_at(c, i);
+        const int64_t n = own->kv_lora + own->rope_dims;
+        bad |= n > DEV_ATTN_LATENT_WIDTH || n % 4;
+    }
+    return bad;
+}
+
 lq_status model_check_device(const arch_config *c, lq_err *err)
 {
-    const int64_t latent = c->w.mla ? c->kv_lora + c->rope_dims : 0;
     const int64_t most = c->w.pos == POS_ALIBI ? DEV_ATTN_WIDTH : DEV_ATTN_HEAD;
     const bool heads =
-        c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
+        c->w.mla ? bad_latents(c)
                  : c->head_dim > most || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > most;
     const char *what = no_kernel_for(c);
     if (!what && c->hyper && !c->w.hyper_apart) what = "hyper-connections that mix streams";
@@ -93,8 +103,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.norm_stays) what = "a residual that is what norms give";
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
     if (!what && kinds(c) > MODEL_KINDS) what = "so many kinds of layers";
-    if (!what && c->n_sizes && c->w.mla) what = "latents of different sizes";
-    if (!what && model_least_layers(c) && (c->w.mla || arch_has_state(c) || c->q_grow > 0))
+    if (!what && model_least_layers(c) && (arch_has_state(c) || c->q_grow > 0))
         what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";

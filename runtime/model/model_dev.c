@@ -360,10 +360,9 @@ static lq_status put_sets(model_experts **sets, model_on *on, const model_linear
 }
 
 /* A factor of each head, as one group. */
-static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of, lq_arena *tmp,
-                           lq_err *err)
+static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of, int64_t H,
+                           lq_arena *tmp, lq_err *err)
 {
-    const int64_t H = on->w.cfg->heads;
     const size_t n = of->t.plane[QT_CODES].bytes, each = lq_round_up(n, 64);
     dev_weight *w = lq_push(tmp, (size_t)H * sizeof *w);
     const float **bias = lq_push(tmp, (size_t)H * sizeof *bias);
@@ -389,15 +388,16 @@ static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of,
 static lq_status put_absorbed(model_layer *l, model_on *on, const model *m, int64_t layer,
                               lq_err *err)
 {
+    const arch_config *c = arch_at(on->w.cfg, layer);
     model_linear *kv_b = &l->lin[R_KV_B];
     model_absorbed f;
     lq_arena a;
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;
     if (on->ranks > 1) s = cut_linear(kv_b, on, m, layer, R_KV_B, &a, err);
-    if (!s) s = model_absorb(&f, on->w.cfg, kv_b, on->half, &a, &a, NULL, err);
-    if (!s) s = put_heads(&l->absorbed[0], on, f.k, &a, err);
-    if (!s) s = put_heads(&l->absorbed[1], on, f.v, &a, err);
+    if (!s) s = model_absorb(&f, c, kv_b, on->half, &a, &a, NULL, err);
+    if (!s) s = put_heads(&l->absorbed[0], on, f.k, c->heads, &a, err);
+    if (!s) s = put_heads(&l->absorbed[1], on, f.v, c->heads, &a, err);
     *kv_b = (model_linear){ .w = { .N = kv_b->w.N, .K = kv_b->w.K } }; /* for what a token costs */
     lq_arena_free(&a);
     return s;
@@ -636,12 +636,12 @@ static size_t vector_size(const model *m, int64_t layer, const model_vector *v, 
 }
 
 /* Of R_KV_B what put_absorbed leaves there. */
-static size_t absorbed_size(const model *m, const model_linear *kv_b, const dev *d, bool half)
+static size_t absorbed_size(const arch_config *c, const model_linear *kv_b, const dev *d, bool half)
 {
-    const size_t H = (size_t)(m->cfg->heads / dev_ranks(d));
+    const size_t H = (size_t)(c->heads / dev_ranks(d));
     size_t k, v;
     if (!kv_b->present) return 0;
-    model_absorb_head(&k, &v, m->cfg, &kv_b->w.t.scheme, half);
+    model_absorb_head(&k, &v, c, &kv_b->w.t.scheme, half);
     return piece(H * k) + piece(H * v) + 2 * piece(H * DEV_GROUP_EACH);
 }
 
@@ -659,8 +659,9 @@ static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
     size_t n = streams_size(m, l->stream_out);
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
         n += (is_told(r) ? 0 : vector_size(m, layer, &l->vec[r], r)) +
-             (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
-                                           : part_size(m, layer, &l->lin[r], r, dev_ranks(d)));
+             (m->cfg->w.mla && r == R_KV_B
+                  ? absorbed_size(arch_at(m->cfg, layer), &l->lin[r], d, half)
+                  : part_size(m, layer, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
             n += part_size(m, layer, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));

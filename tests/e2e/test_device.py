@@ -157,7 +157,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("mistral-large4", "indexers that read what a norm gives"), ("deepseek-v4", "hyper-connections that mix streams")])
+@pytest.mark.parametrize("arch, what", [("zamba2", "transformers beside the residual"), ("deepseek-v4", "hyper-connections that mix streams")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
@@ -844,6 +844,10 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "hy-v4", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 1.08, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "hy-v4", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ARCH / "dots3-note", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # latents of two sizes
+    (ARCH / "dots3-note", 1.2, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ARCH / "mistral-large4", 1.1, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "axk2", 1.1, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

@@ -476,10 +476,23 @@ TEST(rows_are_multiplied_and_taken_apart)
             memcpy(row + 2 * G * K + g * V, from + 2 * K, V * sizeof *row);
         }
     check_bits(&r, to, apart, T * OUT, "rows taken apart");
-    ops->times(&r.d, &(dev_times_args){ on + 3, T, 7, LD, 0.3f });
+    ops->times(&r.d, &(dev_times_args){ .x = on + 3, .T = T, .n = 7, .ld = LD, .factor = 0.3f });
     for (int i = 0; i < T * 7; i++)
         want[i / 7 * LD + 3 + i % 7] *= 0.3f;
     check_bits(&r, on, want, T * LD, "a part of rows times a factor");
+    const float slope[] = { 0.5f, -1.25f, 0.7f }, base[] = { 1.5f, 0.3f, -0.1f },
+                turns[T] = { 0, 0.69f, 1.1f };
+    ops->times(&r.d, &(dev_times_args){ .x = on,
+                                        .T = T,
+                                        .n = 6,
+                                        .ld = LD,
+                                        .slope = put(&r, slope, sizeof slope),
+                                        .base = put(&r, base, sizeof base),
+                                        .turns = put(&r, turns, sizeof turns),
+                                        .D = 2 });
+    for (int i = 0; i < T * 6; i++)
+        want[i / 6 * LD + i % 6] *= slope[i % 6 / 2] * turns[i / 6] + base[i % 6 / 2];
+    check_bits(&r, on, want, T * LD, "heads by what grows with their row");
     rig_close(&r);
 }
 

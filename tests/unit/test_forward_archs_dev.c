@@ -65,6 +65,11 @@ static const struct {
     { "gemma3n", "several residual streams, Laurel, gates that are cut", true, false },
     { "hy-v4", "hyper-connections, chosen positions, limits on routed experts", false, false },
     { "axk2", "gates on norms, on what heads of latent attention give, an indexer", false, false },
+    { "dots3-note", "latents of two sizes, windows over some, a norm of keys that rotate", false,
+      false },
+    { "mistral-large4",
+      "latents that layers share, some without rotation, heads that grow with their position",
+      false, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 

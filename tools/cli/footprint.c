@@ -279,7 +279,7 @@ lq_status foot_weigh_last(foot_weights *w, const foot_model *p, const qt_scheme 
 static lq_status add_factors(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
                              int64_t layer, int ranks, bool half, lq_err *err)
 {
-    const arch_config *cfg = foot_config(p);
+    const arch_config *cfg = arch_at(foot_config(p), layer);
     foot_weights kv_b = { 0 };
     int64_t N, K;
     qt_scheme as;
