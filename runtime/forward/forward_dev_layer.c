@@ -10,18 +10,24 @@ static void products(const fwd_rows *r, const mm_out *outs, int n, const float *
     fwd_dev_products(r, outs, n, x, ldx, M, r->acts);
 }
 
-/* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
+/* Are rows of R_QKV in groups, and not all of q, all of k, all of v? */
+static bool in_parts(const arch_config *c) { return c->w.qkv_grouped || c->w.qkv_quarters; }
+
+/* R_QKV's output of groups, for each kv head [its q heads, k, v] or for each quarter of the heads [q v k], in three
+ * places. Of several devices each has some of the four. */
 static void split(const fwd_rows *r)
 {
+    const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    const int64_t parts = c->kv_heads;
-    const int64_t nq = c->heads / parts * c->head_dim, nk = c->head_dim, nv = c->v_dim,
-                  w = fwd_qkv_width(c);
+    const bool quarters = c->w.qkv_quarters;
+    const int64_t parts = quarters ? 4 / f->on->ranks : c->kv_heads, group = c->kv_heads / parts;
+    const int64_t nq = c->heads / parts * c->head_dim, nk = group * c->head_dim,
+                  nv = group * c->v_dim, w = fwd_qkv_width(c);
     for (int64_t i = 0; i < parts; i++) {
         const float *from = r->qkv + i * (nq + nk + nv);
         fwd_dev_copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
-        fwd_dev_copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
-        fwd_dev_copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
+        fwd_dev_copy(r, r->k + i * nk, parts * nk, from + nq + (quarters ? nv : 0), w, nk, r->R);
+        fwd_dev_copy(r, r->v + i * nv, parts * nv, from + nq + (quarters ? 0 : nk), w, nv, r->R);
     }
 }
 
@@ -35,7 +41,7 @@ static heads heads_of(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t Q = c->heads * c->head_dim, K = c->kv_heads * c->head_dim, ld = fwd_qkv_width(c);
-    if (l->lin[R_QKV].present && !c->w.qkv_grouped)
+    if (l->lin[R_QKV].present && !in_parts(c))
         return (heads){ r->qkv, r->qkv + Q, r->qkv + Q + K, ld, ld, ld };
     return (heads){ r->q, r->k, r->v, 0, Q, K };
 }
@@ -200,7 +206,7 @@ static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     const int64_t K = r->c->kv_heads * r->c->head_dim;
     if (r->c->layer[layer].v_is_k) fwd_dev_copy(r, r->v, K, r->k, K, K, r->R);
-    if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
+    if (l->lin[R_QKV].present && in_parts(r->c)) split(r);
     if (r->c->w.q_gated) fwd_dev_split_gated(r);
     if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
 }

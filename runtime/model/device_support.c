@@ -107,7 +107,6 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
         what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
-    if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";
     if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
     if (!what && c->w.o_norm_heads) what = "norms of what each head gives";
     if (!what && c->router_scale != 1) what = "a factor on the router's logits";

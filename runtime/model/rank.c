@@ -44,7 +44,8 @@ static lq_status check_multiple(const char *name, int64_t n, int ranks, lq_err *
 static bool may_share(const arch_config *c, int ranks)
 {
     const bool apart = c->w.qk_norm == QK_NORM_NONE || c->w.qk_norm == QK_NORM_HEAD;
-    return apart && !c->w.qkv_grouped && !c->w.mla && c->kv_heads && ranks % c->kv_heads == 0;
+    return apart && !c->w.qkv_grouped && !c->w.qkv_quarters && !c->w.mla && c->kv_heads &&
+           ranks % c->kv_heads == 0;
 }
 
 /* What may differ from layer to layer. */
@@ -66,6 +67,7 @@ lq_status rank_check(const arch_config *c, int ranks, lq_err *err)
         const arch_config *own = arch_at(c, i);
         s = check_sizes(own, c->layer[i].moe ? 0 : own->ffn, ranks, err);
     }
+    if (!s && c->w.qkv_quarters) s = check_multiple("quarters of the heads", 4, ranks, err);
     if (!s) s = check_multiple("outputs of an expert's gate and up", c->expert_ffn, ranks, err);
     if (!s) s = check_multiple("outputs of the shared gate and up", c->shared_ffn, ranks, err);
     if (!s && arch_has_state(c)) s = check_multiple("heads of a state", c->mix_heads, ranks, err);
@@ -126,8 +128,8 @@ static int segments_of(segment of[RANK_RANGES], const arch_config *c, arch_role 
     const bool mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
     int n = 0;
     switch (r) {
-    case R_QKV: /* of all heads, or KV head by KV head */
-        if (c->w.qkv_grouped) break;
+    case R_QKV: /* of all heads, or KV head by KV head, or quarter by quarter of the heads */
+        if (c->w.qkv_grouped || c->w.qkv_quarters) break;
         of[n++] = (segment){ c->heads * c->head_dim, 0 };
         of[n++] = (segment){ c->kv_heads * c->head_dim, c->kv_heads };
         of[n++] = (segment){ c->kv_heads * c->v_dim, c->kv_heads };

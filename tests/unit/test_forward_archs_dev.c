@@ -34,6 +34,7 @@ static const struct {
     { "phi2", "plain MLP, a part of each head rotated, biases", false, false },
     { "phi3", "q, k and v in one product, gate and up too", false, true },
     { "falcon-40b-gqa", "q, k and v of each group in turn", false, false },
+    { "codegen", "q, v and k of each quarter of the heads in turn", false, false },
     { "bloom-5-heads", "ALiBi, a norm of the embedding", false, true },
     { "mixtral-moe", "experts", false, false },
     { "qwen2-moe-shared", "a shared MLP by a sigmoid of its own, plain layers between", false,

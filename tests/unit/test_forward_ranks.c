@@ -35,6 +35,8 @@ static const struct {
     { "phi2", "plain MLP, biases on every product", 4, false, false },
     { "phi3", "q, k and v in one matrix, gate and up too", 2, false, false },
     { "falcon-40b-gqa", "q, k and v of each group in turn", 2, false, false },
+    { "codegen", "q, v and k of each quarter of the heads", 2, false, false },
+    { "axk2", "gates on norms, on each head of latents", 2, false, false },
     { "persimmon", "q, k and v of each head in turn, their norms", 2, false, true },
     { "gpt2", "q, k and v one behind the other, learned positions", 4, false, true },
     { "bloom-alibi", "ALiBi", 4, false, true },
@@ -289,6 +291,7 @@ static const struct {
 } refused[] = {
     { "falcon-40b-gqa", NULL, "KV heads: expected a multiple of 4 devices, found 2", 4 },
     { "olmo-hybrid", NULL, "KV heads: expected a multiple of 2 devices, found 1", 2 },
+    { "codegen", NULL, "quarters of the heads: expected a multiple of 8 devices, found 4", 8 },
     { "granite-h", NULL, "key heads of a state: expected a multiple of 2 devices, found 1", 2 },
     { "lfm2", NULL, "states of other layers than the delta rule's and Mamba-2's", 2 },
     { "gemma4-moe", NULL, "experts beside an MLP", 2 },
