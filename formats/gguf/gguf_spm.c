@@ -189,6 +189,7 @@ lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *
     if (v.tokens && (!v.tokens->array || v.tokens->type != GGUF_STRING)) v.tokens = NULL;
     const uint64_t n = v.tokens ? v.tokens->n : 0;
     v.scores = array_of(f, "tokenizer.ggml.scores", GGUF_F32, n);
+    if (n && !gguf_types_fit(f, n, why)) return LQ_OK;
     v.types = gguf_integers(f, "tokenizer.ggml.token_type", n);
     if (!n || !v.scores) {
         snprintf(why->text, sizeof why->text,

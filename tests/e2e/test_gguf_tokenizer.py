@@ -168,6 +168,20 @@ def test_types_of_tokens_may_be_numbers_of_any_kind(llmq, tmp_path, model, kind)
     assert [tokens[i] for i in got][-2:] == ["a", "<|im_start|>"]
 
 
+@pytest.mark.parametrize("model", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("kind,types,says", [(I32, [1, 3], "tokens, found 2 entries"), (F32, [1.0] * 300, "tokens, found 300 "),
+                                             (None, None, "a list, found one value")])
+def test_types_of_other_tokens_leave_the_tokenizer_unused(llmq, tmp_path, model, kind, types, says):
+    """They were left out of account: control tokens were text."""
+    toks = [*LETTERS, "<|im_start|>"]
+    pairs = tokenizer(model, toks, None, [] if model == "gpt2" else None, [0.0] * len(toks) if model == "llama" else None)
+    key = "tokenizer.ggml.token_type"
+    f = write_gguf(tmp_path / "v.gguf", [pair("general.architecture", STRING, "llama"), *pairs,
+                                         array(key, kind, types) if types else pair(key, U32, 1)], [])
+    notes = llmq.json("inspect", f)["notes"]
+    assert any(key in n and says in n for n in notes)
+
+
 def test_no_bos_may_be_a_number_without_a_sign(llmq, tmp_path):
     g = convert(ROOT / "tests/golden/arch/llama2-mha", tmp_path / "m.gguf", "llama")
     args, _ = pieces(["<unk>", "<s>", "</s>"], [CONTROL] * 3)
