@@ -64,9 +64,9 @@ def test_each_method_has_its_size_and_report(llmq, model, tmp_path, method):
 
 
 @pytest.mark.parametrize("method", ["rtn", "int8", "nf4", "gptq", "gptq --no-fold", "awq", "auto"])
-def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, model, tmp_path, method):
+def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, model, draft, tmp_path, method):
     seen = set()
-    args = ["quantize", model, "--method", *method.split(), *quick(method)]
+    args = ["quantize", model if method == "auto" else draft, "--method", *method.split(), *quick(method)]
     tight = ["--memory-limit", least_memory(llmq, *args, "--threads", "7")]
     for i, more in enumerate(([], ["--threads", "1"], ["--threads", "7", *tight])):
         out = tmp_path / f"{i}.llmq"
@@ -75,32 +75,33 @@ def test_the_bytes_depend_on_neither_threads_nor_path_nor_memory_limit(llmq, mod
     assert len(seen) == 1
 
 
-def test_another_seed_changes_calibrated_results_only(llmq, model, tmp_path):
+def test_another_seed_changes_calibrated_results_only(llmq, draft, tmp_path):
     for method, n in (("gptq", 2), ("rtn", 1)):
         for seed in "01":
-            llmq("quantize", model, "-o", tmp_path / seed, "--method", method, "--seed", seed, *QUICK)
+            llmq("quantize", draft, "-o", tmp_path / seed, "--method", method, "--seed", seed, *QUICK)
         assert len({digest(tmp_path / s) for s in "01"}) == n
 
 
 @pytest.mark.parametrize("method", ["gptq --no-fold", "rtn", "auto"])
-def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, tmp_path, method):
+def test_killed_at_any_moment_resume_gives_the_same_file(llmq, model, draft, tmp_path, method):
+    model, last = (draft, 1) if method == "auto" else (model, 4)
     args = ["--method", *method.split(), *quick(method)]
     llmq("quantize", model, "-o", tmp_path / "whole.llmq", *args)
     out = tmp_path / "q.llmq"
     out.write_bytes(b"LLMQ, what was there before")
-    for name in ["q.llmq"] if method == "rtn" else [f"part-{n:05}.llmq" for n in (0, 2, 4)]:
+    for name in ["q.llmq"] if method == "rtn" else [f"part-{n:05}.llmq" for n in sorted({0, last // 2, last})]:
         with stopped(llmq, name, "quantize", model, "-o", out, *args, "--resume", "--log-level", "error"):
             assert out.read_bytes() == b"LLMQ, what was there before" or digest(out) == digest(tmp_path / "whole.llmq")
     r = llmq.json("quantize", model, "-o", out, *args, "--resume")
     assert digest(out) == digest(tmp_path / "whole.llmq")
-    assert r["already_done"] or r["resumed_parts"] >= 5 or method == "rtn"
+    assert r["already_done"] or r["resumed_parts"] > last or method == "rtn"
     assert llmq.json("quantize", model, "-o", out, *args, "--resume")["already_done"]
     assert leftovers(tmp_path) == ["q.llmq", "whole.llmq"]
 
 
-def test_a_broken_part_is_made_again(llmq, model, tmp_path):
-    out, args = tmp_path / "q.llmq", ["--method", "gptq", *QUICK]
-    part = tmp_path / "q.llmq.resume/part-00002.llmq"
+def test_a_broken_part_is_made_again(llmq, draft, tmp_path):
+    model, out, args = draft, tmp_path / "q.llmq", ["--method", "gptq", *QUICK]
+    part = tmp_path / "q.llmq.resume/part-00001.llmq"
     with stopped(llmq, part.name, "quantize", model, "-o", out, *args, "--log-level", "error"):
         pass
     raw = bytearray(part.read_bytes())
@@ -227,15 +228,15 @@ def test_the_head_of_a_tied_model_is_split_aloud(llmq, model, tmp_path):
         assert names["lm_head.weight"] == "u8-g128" and names["model.embed_tokens.weight"] == "u8-g32"
 
 
-def test_data_makes_four_bits_better(llmq, model, tmp_path):
-    """On 20 windows of held-out text, with the calibration text inside the program. (On all 100
-    windows, 128 samples: rtn 0.0439, awq 0.0190, gptq 0.0105; perplexity 46.892 becomes 47.158.)"""
+def test_data_makes_four_bits_better(llmq, draft, tmp_path):
+    """On 8 windows of held-out text, with the calibration text inside the program: rtn 0.0515, awq 0.0311, gptq 0.0157;
+    perplexity 73.31 becomes 74.14."""
     text = tmp_path / "text"
-    text.write_bytes((ROOT / "tests/golden/text/novels-heldout-100w.txt").read_bytes()[:38000])
+    text.write_bytes((ROOT / "tests/golden/text/novels-heldout-100w.txt").read_bytes()[:15200])
     r = {}
     for method in ("rtn", "awq", "gptq"):
         out = tmp_path / f"{method}.llmq"
-        llmq("quantize", model, "-o", out, "--method", method, "--calib-samples", "32")
-        r[method] = llmq.json("eval", out, "--ref", model, "--text", text, "--ctx", "512")
-    assert r["gptq"]["kl_mean"] < r["awq"]["kl_mean"] < 0.6 * r["rtn"]["kl_mean"]
+        llmq("quantize", draft, "-o", out, "--method", method, "--calib-samples", "32", "--no-check")
+        r[method] = llmq.json("eval", out, "--ref", draft, "--text", text, "--ctx", "512")
+    assert r["gptq"]["kl_mean"] < 0.55 * r["awq"]["kl_mean"] and r["awq"]["kl_mean"] < 0.65 * r["rtn"]["kl_mean"]
     assert r["gptq"]["perplexity"] < 1.015 * r["gptq"]["by_ctx"][0]["ref_perplexity"]

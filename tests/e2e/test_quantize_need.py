@@ -77,8 +77,8 @@ def test_the_prediction_holds_for_a_rank_of_several(llmq, tmp_path, method):
         assert planned[key] == r[key] > 0, key
 
 
-def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
-    args = ["quantize", model, "-o", tmp_path / "q", "-m", "gptq", *CALIB]
+def test_a_dry_run_says_what_a_run_would_need(llmq, draft, tmp_path):
+    args = ["quantize", draft, "-o", tmp_path / "q", "-m", "gptq", *CALIB]
     plan, run = llmq.json(*args, "--dry-run"), llmq.json(*args)
     for key in ("predicted_rss", "predicted_disk", "least_memory_limit"):
         assert plan[key] == run[key] > 0, key

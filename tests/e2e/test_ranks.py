@@ -21,7 +21,7 @@ from test_quantize import QUICK, digest, least_memory, leftovers
 
 ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
 HARD = "LLMQ_HARD" in os.environ
-RANKS = [2, 3, 4, 8] if HARD else [2, 3]
+RANKS = [2, 3, 4, 8] if HARD else [3]
 GPTQ = ["-m", "gptq", "--no-check", *QUICK]
 # One chunk of 16 windows, which ranks cut; three chunks of four, which they share.
 SHORT, LONG = ["--calib-samples", "16", "--calib-len", "16"], ["--calib-samples", "11", "--calib-len", "512"]
