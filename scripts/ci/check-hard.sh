@@ -41,6 +41,7 @@ step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded
 step "quantizing on 2, 3, 4 and 8 ranks" env LLMQ_HARD=1 "$python" -m pytest -q -rs --no-header -p no:cacheprovider tests/e2e/test_ranks.py
 step "every architecture through every method" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider \
     tests/e2e/test_architectures.py
+step "training of layers of every kind" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider tests/e2e/test_tune_layers.py
 step "the link between two ranks cut" e2e -rs tests/soak/test_cut_link.py
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "a server killed $LLMQ_KILLS times while it writes its KV cache to disk" e2e tests/server/test_kv_disk.py -k killed

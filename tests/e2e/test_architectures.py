@@ -1,4 +1,4 @@
-"""Every architecture through two methods (LLMQ_HARD, in make check-hard: through every one): quantized, verified, and with
+"""Every architecture through a method or two (LLMQ_HARD, in make check-hard: through every one): quantized, verified, and with
 the logits of its own dequantized weights; and back from .llmq byte for byte."""
 import json
 import math
@@ -115,7 +115,7 @@ def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folde
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_method_gives_the_logits_of_its_dequantized_weights(llmq, calib, tmp_path, folder):
-    for method in some(folder, METHODS, 2):
+    for method in some(folder, METHODS, 1):
         q, f32 = tmp_path / "q.llmq", tmp_path / "f32"
         llmq("quantize", ARCH / folder, "-o", q, "--method", method,
              *(calib if method in CALIBRATED else []), "--threads", "1", "--log-level", "error")
