@@ -10,6 +10,7 @@
 #include "formats/gguf/gguf_ends.h"
 #include "formats/hf/spm.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -181,6 +182,20 @@ static void put_specs(lq_buf *b, lq_buf *m, gguf_file *f, const vocab *v)
     put_number(m, 4, squeeze);
     put_number(m, 5, 1);
     put_message(b, 3, m);
+}
+
+bool gguf_types_fit(const gguf_file *f, uint64_t tokens, gguf_reason *why)
+{
+    const char *key = "tokenizer.ggml.token_type";
+    const gguf_kv *kv = gguf_get(f, key);
+    if (!kv || gguf_integers(f, key, tokens)) return true;
+    if (kv->array)
+        snprintf(why->text, sizeof why->text,
+                 "%s: expected an integer for each of %" PRIu64 " tokens, found %" PRIu64 " %s",
+                 key, tokens, kv->n, kv->n == tokens ? "others" : "entries");
+    else
+        snprintf(why->text, sizeof why->text, "%s: expected a list, found one value", key);
+    return false;
 }
 
 lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err)

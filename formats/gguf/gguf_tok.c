@@ -8,7 +8,6 @@
 #include "formats/gguf/gguf_pre.h"
 #include "formats/hf/spm.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -304,20 +303,6 @@ static bool is_wordpiece(gguf_file *f)
     const char *model = "";
     gguf_str(f, "tokenizer.ggml.model", &model);
     return strcmp(model, "bert") == 0;
-}
-
-bool gguf_types_fit(const gguf_file *f, uint64_t tokens, gguf_reason *why)
-{
-    const char *key = "tokenizer.ggml.token_type";
-    const gguf_kv *kv = gguf_get(f, key);
-    if (!kv || gguf_integers(f, key, tokens)) return true;
-    if (kv->array)
-        snprintf(why->text, sizeof why->text,
-                 "%s: expected an integer for each of %" PRIu64 " tokens, found %" PRIu64 " %s",
-                 key, tokens, kv->n, kv->n == tokens ? "others" : "entries");
-    else
-        snprintf(why->text, sizeof why->text, "%s: expected a list, found one value", key);
-    return false;
 }
 
 lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err)

@@ -20,7 +20,7 @@ bool gguf_is_sentencepiece(gguf_file *f);
 lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err);
 
 /* Has tokenizer.ggml.token_type, where it is there, an integer for each token? Else *why says so: without
- * types control tokens would be text. */
+ * types control tokens would be text. (gguf_spm.c) */
 bool gguf_types_fit(const gguf_file *f, uint64_t tokens, gguf_reason *why);
 
 /* tokenizer_config.json: class, special tokens and chat template. */
