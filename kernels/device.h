@@ -692,6 +692,7 @@ typedef struct {
     float *out;
     int64_t ld, H, G, K, V;
     bool tiled; /* h % G */
+    bool fixed; /* beta and decay are [H], of all rows; not SELECT's and KEYS_DELTA's */
 } dev_scan_args;
 
 typedef enum { DEV_GATE_SIGMOID, DEV_GATE_SILU, DEV_GATE_SOFTPLUS } dev_gate_fn;
@@ -728,11 +729,13 @@ typedef struct {
     int64_t D;
 } dev_times_args;
 
-/* Of rows [G, q K, k K, values V, gates V] at src [T, lds]: all q, then all k, all values: dst [T, ldd]. */
+/* Of rows [G, q K, k K, values V, gates V] at src [T, lds]: all q, then all k, all values: dst [T, ldd]. bare: of
+ * rows without gates. */
 typedef struct {
     float *dst;
     const float *src;
     int64_t T, G, K, V, ldd, lds;
+    bool bare;
 } dev_unmix_args;
 
 /* What was queued between capture and captured, to be queued again as one: the same operations with

@@ -155,16 +155,18 @@ inline namespace CU_NAME(gate_cu)
         cu_st(at, (v > 0 ? p * v * v : (e - 1 - v) * m) + b * v);
     }
 
-    __global__ void __launch_bounds__(THREADS) unmix_kernel(
-        G<float> dst, G<const float> src, int groups, int K, int V, int64_t ldd, int64_t lds)
+    __global__ void __launch_bounds__(THREADS)
+        unmix_kernel(G<float> dst, G<const float> src, int groups, int K, int V, int row,
+                     int64_t ldd, int64_t lds)
     {
-        const int64_t t = blockIdx.x, row = 2 * (int64_t)(K + V);
+        const int64_t t = blockIdx.x;
         const int i = (int)blockIdx.y * THREADS + threadIdx.x, keys = groups * K;
         cu_follow();
         if (i >= 2 * keys + groups * V) return;
-        const int64_t from = i < keys       ? i / K * row + i % K
-                             : i < 2 * keys ? (i - keys) / K * row + K + (i - keys) % K
-                                            : (i - 2 * keys) / V * row + 2 * K + (i - 2 * keys) % V;
+        const int64_t from = i < keys ? (int64_t)(i / K) * row + i % K
+                             : i < 2 * keys
+                                 ? (int64_t)((i - keys) / K) * row + K + (i - keys) % K
+                                 : (int64_t)((i - 2 * keys) / V) * row + 2 * K + (i - 2 * keys) % V;
         cu_st(dst + (t * ldd + i), cu_ld<float>(src + (t * lds + from)));
     }
 
@@ -221,5 +223,6 @@ void CU_NAME(unmix)(dev *d, const dev_unmix_args *a)
     const int64_t n = a->G * (2 * a->K + a->V);
     if (a->T == 0) return;
     CU_FOLLOW(d, "unmix", unmix_kernel, dim3((unsigned)a->T, (unsigned)lq_ceil_div(n, THREADS)),
-              THREADS, 0, a->dst, a->src, (int)a->G, (int)a->K, (int)a->V, a->ldd, a->lds);
+              THREADS, 0, a->dst, a->src, (int)a->G, (int)a->K, (int)a->V,
+              (int)(2 * a->K + (a->bare ? 1 : 2) * a->V), a->ldd, a->lds);
 }

@@ -128,8 +128,8 @@ inline namespace CU_NAME(scan_cu)
     }
 
     struct scan_shape {
-        int64_t stride, ld;
-        int H, G, K, V, blocks; /* blocks: of a head's values */
+        int64_t stride, ld, ldb; /* ldb: from row to row of beta, and of a head's decays */
+        int H, G, K, V, blocks;  /* blocks: of a head's values */
         bool tiled;
     };
 
@@ -218,8 +218,8 @@ inline namespace CU_NAME(scan_cu)
             if ((int)threadIdx.x < n && !select) {
                 const int64_t t = r.row + from + threadIdx.x;
                 const int p = half + (int)threadIdx.x;
-                cu_copy4(bs + p, beta + (t * s.H + h));
-                if (!each) cu_copy4(ds + p, decay + (t * s.H + h));
+                cu_copy4(bs + p, beta + (t * s.ldb + h));
+                if (!each) cu_copy4(ds + p, decay + (t * s.ldb + h));
             }
             cu_copy_commit();
         };
@@ -280,8 +280,8 @@ void CU_NAME(conv)(dev *d, const dev_conv_args *a)
 template <int ROWS, int KIND> static void run_scan(dev *d, const dev_scan_args *a)
 {
     const int64_t blocks = lq_ceil_div(a->V, VALUES);
-    const scan_shape s = { a->states.stride, a->ld,     (int)a->H,   (int)a->G,
-                           (int)a->K,        (int)a->V, (int)blocks, a->tiled };
+    const scan_shape s = { a->states.stride, a->ld,     a->fixed ? 0 : a->H, (int)a->H, (int)a->G,
+                           (int)a->K,        (int)a->V, (int)blocks,         a->tiled };
     CU_FOLLOW(d, "scan", (scan_kernel<ROWS, KIND>),
               dim3((unsigned)(a->H * blocks), (unsigned)a->states.n), THREADS, 0, a->states.of,
               (const int32_t *)a->states.runs, a->out, a->q, a->k, a->v, a->beta, a->decay, a->rate,

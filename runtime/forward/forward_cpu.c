@@ -521,6 +521,15 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     fwd_each(r, r->R, join_chunk, &a);
 }
 
+static void stay_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    const double *factor = arg;
+    memcpy(r->x + row * H, r->h + row * H, (size_t)(n * H) * sizeof *r->x);
+    if (*factor != 1) k_scale(r->x + row * H, (float)*factor, n * H);
+}
+static void stay(const fwd_rows *r, double factor) { fwd_each(r, r->R, stay_chunk, &factor); }
+
 /* Rows of K numbers of 4 bytes. */
 static void gather(void *x, int64_t K, const int64_t *rows, int64_t n)
 {
@@ -609,6 +618,7 @@ const fwd_ops fwd_cpu = {
     .mlp_in = mlp_in,
     .norm_in = fwd_norm_within,
     .clear = clear,
+    .stay = stay,
     .join = join,
     .mla = fwd_run_mla,
     .index = fwd_index_products,

@@ -45,7 +45,7 @@ static bool all_round(const model_on *on, mm_acts acts)
 {
     const arch_config *c = on->w.cfg;
     if (c->experts || c->w.mla || c->norm_rank || c->ple_dim || c->act == ARCH_XIELU ||
-        arch_has_state(c))
+        c->w.norm_stays || arch_has_state(c))
         return false;
     for (int64_t i = on->first; i < c->layers; i++) {
         const model_vector *v = on->w.layers[i].vec;
@@ -159,6 +159,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     f->attn_done = take_device(f, fwd_dev_done_bytes(f));
     f->widen.to = take_device(f, fwd_dev_widen_bytes(f));
     f->topk_scratch = take_device(f, fwd_dev_index_bytes(f, c, o));
+    f->fixed = take_device(f, fwd_dev_fixed_bytes(c));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
@@ -295,6 +296,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);
+    if (!s) fwd_dev_fixed_put(f, c);
     if (!s) f->d->ops->zero(f->d, f->attn_done, fwd_dev_done_bytes(f));
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;

@@ -157,6 +157,7 @@ struct fwd_dev_ctx {
     const kv_cache *kv;
     float *states;
     int64_t state_stride, state0;
+    float *fixed; /* of MIX_LIGHTNING: fwd_dev_fixed_bytes */
     dev_run *run_of;     /* [max_seqs] host */
     const dev_run *runs; /* the step's, on the device */
     int64_t n_runs;
@@ -174,7 +175,10 @@ void fwd_dev_enter(fwd_rows *r);
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw);
 lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 
-/* forward_dev_mix.c: the table's steps of layers with a state. */
+/* forward_dev_mix.c: decays of MIX_LIGHTNING, [1 + layers, heads], the first all 1; and the table's steps of layers with a
+ * state. */
+size_t fwd_dev_fixed_bytes(const arch_config *c);
+void fwd_dev_fixed_put(fwd_dev_ctx *f, const arch_config *c); /* by way of the staging buffer */
 void fwd_dev_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_dev_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
 

@@ -650,6 +650,13 @@ static void clear(const fwd_rows *r)
     f->d->ops->zero(f->d, r->y, (size_t)(r->R * r->c->hidden) * sizeof *r->y);
 }
 
+static void stay(const fwd_rows *r, double factor)
+{
+    const int64_t H = r->c->hidden;
+    fwd_dev_copy(r, r->x, H, r->h, H, H, r->R);
+    fwd_dev_times(r, r->x, H, H, factor);
+}
+
 static void join(const fwd_rows *r, const model_vector *post, const model_vector *after)
 {
     const fwd_dev_ctx *f = r->self;
@@ -657,13 +664,13 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     const bool apart = r->out == r->y, normed = after && after->w;
     if (apart && post->w && !normed) {
         dev_post_args to = fwd_dev_post_of(r, r->x, post);
-        to.by = (float)r->c->residual_scale;
+        to.by = r->scale_y;
         f->d->ops->post(f->d, &to);
         return;
     }
     dev_norm_args a = fwd_dev_norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
     a.add = apart ? r->y : NULL;
-    a.factor = (float)r->c->residual_scale;
+    a.factor = r->scale_y;
     if (apart) fwd_dev_norm(r, r->y, r->y, post, T, K);
     if (apart || normed) f->d->ops->norm(f->d, &a);
 }
@@ -684,6 +691,7 @@ const fwd_ops fwd_dev = {
     .mlp_in = mlp_in,
     .norm_in = norm_in,
     .clear = clear,
+    .stay = stay,
     .join = join,
     .mla = fwd_dev_mla,
     .index = fwd_dev_index_products,

@@ -4,6 +4,25 @@
 #include "runtime/forward/forward_mix.h"
 #include "runtime/model/kv_state.h"
 
+/* ---- decays that are fixed ---- */
+
+size_t fwd_dev_fixed_bytes(const arch_config *c)
+{
+    return c->row->mixer == MIX_LIGHTNING ? (size_t)((1 + c->layers) * c->mix_heads) * sizeof(float)
+                                          : 0;
+}
+
+void fwd_dev_fixed_put(fwd_dev_ctx *f, const arch_config *c)
+{
+    const size_t n = fwd_dev_fixed_bytes(c);
+    float *to = (float *)(void *)f->stage;
+    if (!n) return;
+    for (int64_t layer = -1; layer < c->layers; layer++)
+        for (int64_t h = 0; h < c->mix_heads; h++)
+            *to++ = layer < 0 ? 1 : arch_lightning_decay(c, layer, h);
+    f->d->ops->upload(f->d, f->fixed, f->stage, n);
+}
+
 /* ---- products ---- */
 
 /* The second of two small matrices, over what the first made. */
@@ -55,7 +74,16 @@ static void before_conv(const fwd_rows *r)
                                                   .K = c->mix_key,
                                                   .V = c->mix_heads / c->mix_groups * c->mix_value,
                                                   .ldd = fwd_mix_channels(c),
-                                                  .lds = mix_width(r) });
+                                                  .lds = mix_width(r),
+                                                  .bare = mix_has(r, R_MIX_GATE) });
+    if (c->row->mixer == MIX_LIGHTNING)
+        f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mix_conv,
+                                              .gate = r->mix_conv,
+                                              .T = r->R,
+                                              .n = fwd_mix_channels(c),
+                                              .ldd = fwd_mix_channels(c),
+                                              .ld = fwd_mix_channels(c),
+                                              .f = ACT_SILU });
 }
 
 static void conv(const fwd_rows *r, const model_layer *l, const dev_states *s)
@@ -106,7 +134,8 @@ static void run_select(const fwd_rows *r, const model_layer *l)
 
 static dev_scan_kind kind_of(const arch_config *c)
 {
-    return mix_is_mamba(c)               ? DEV_SCAN_MAMBA
+    const bool plain = mix_is_mamba(c) || c->row->mixer == MIX_LIGHTNING;
+    return plain                         ? DEV_SCAN_MAMBA
            : c->row->mixer == MIX_SELECT ? DEV_SCAN_SELECT
            : c->row->mixer == MIX_KDA    ? DEV_SCAN_KEYS_DELTA
                                          : DEV_SCAN_DELTA;
@@ -151,27 +180,30 @@ static void rates(const fwd_rows *r, const model_layer *l)
     f->d->ops->rates(f->d, &a);
 }
 
-static void scan(const fwd_rows *r, const model_layer *l, dev_states s)
+static void scan(const fwd_rows *r, const model_layer *l, int64_t layer, dev_states s)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const mix_view h = mix_view_of(r);
+    const bool fixed = c->row->mixer == MIX_LIGHTNING;
     s.of += kv_state_conv_floats(c);
-    f->d->ops->scan(f->d, &(dev_scan_args){ .kind = kind_of(c),
-                                            .states = s,
-                                            .q = h.x + h.q,
-                                            .k = h.x + h.k,
-                                            .v = h.x + h.v,
-                                            .beta = r->mix_beta,
-                                            .decay = r->decay,
-                                            .rate = l->vec[R_MIX_A_LOG].w,
-                                            .out = r->mix_out,
-                                            .ld = h.ld,
-                                            .H = c->mix_heads,
-                                            .G = c->mix_groups,
-                                            .K = c->mix_key,
-                                            .V = c->mix_value,
-                                            .tiled = c->w.mix_tiled });
+    f->d->ops->scan(
+        f->d, &(dev_scan_args){ .kind = kind_of(c),
+                                .states = s,
+                                .q = h.x + h.q,
+                                .k = h.x + h.k,
+                                .v = h.x + h.v,
+                                .beta = fixed ? f->fixed : r->mix_beta,
+                                .decay = fixed ? f->fixed + (1 + layer) * c->mix_heads : r->decay,
+                                .rate = l->vec[R_MIX_A_LOG].w,
+                                .out = r->mix_out,
+                                .ld = h.ld,
+                                .H = c->mix_heads,
+                                .G = c->mix_groups,
+                                .K = c->mix_key,
+                                .V = c->mix_value,
+                                .tiled = c->w.mix_tiled,
+                                .fixed = fixed });
 }
 
 /* ---- rows after it ---- */
@@ -204,6 +236,11 @@ static void finish(const fwd_rows *r, const model_layer *l)
         a.first = groups && c->w.mix_norm_1st;
         a.w_rows = true;
         a.factor = mamba ? (float)c->mix_out_scale : 1;
+    } else if (c->row->mixer == MIX_LIGHTNING) {
+        a.gate = r->mix + mix_at(r, R_MIX_GATE);
+        a.f = DEV_GATE_SIGMOID;
+        a.eps = mix_norm_eps(c);
+        a.first = true;
     } else {
         const int64_t keys = 2 * c->mix_key + of * c->mix_value;
         const arch_role gate = mix_has(r, R_MIX_GATE_UP) ? R_MIX_GATE_UP : R_MIX_GATE;
@@ -225,12 +262,12 @@ void fwd_dev_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const f
     const fwd_dev_ctx *f = r->self;
     const dev_states s = { f->states + (kv->state - f->state0), f->state_stride, f->runs,
                            f->n_runs };
-    (void)layer;
+    const arch_mixer m = r->c->row->mixer;
     before_conv(r);
-    conv(r, l, &s);
-    if (r->c->row->mixer == MIX_CONV) return;
-    if (r->c->row->mixer == MIX_SELECT) run_select(r, l);
-    rates(r, l);
-    scan(r, l, s);
+    if (m != MIX_LIGHTNING) conv(r, l, &s);
+    if (m == MIX_CONV) return;
+    if (m == MIX_SELECT) run_select(r, l);
+    if (m != MIX_LIGHTNING) rates(r, l);
+    scan(r, l, layer, s);
     finish(r, l);
 }

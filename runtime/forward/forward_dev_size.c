@@ -119,6 +119,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
         f->stage_bytes +=
             (fwd_dev_packs(c) ? 4 : 2) * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
     f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float)) + fwd_dev_lora_stage(o);
+    if (f->stage_bytes < fwd_dev_fixed_bytes(c)) f->stage_bytes = fwd_dev_fixed_bytes(c);
 }
 
 static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)
@@ -216,8 +217,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
                   inputs = 3 * rows * (wide + TILE_K);
     const size_t products =
         (size_t)(head && by_head > inputs ? by_head : inputs) * sizeof(float) + beside;
-    return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
-           fwd_dev_widen_bytes(&f) + fwd_dev_index_bytes(&f, c, o) + fwd_dev_done_bytes(&f) +
+    return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_fixed_bytes(c) + fwd_dev_lora_bytes(c, o) +
+           attn + fwd_dev_widen_bytes(&f) + fwd_dev_index_bytes(&f, c, o) + fwd_dev_done_bytes(&f) +
            products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c) + fwd_kept_width(c, o)) +
                     o->max_logits * fwd_words(c) + 2 * (c->experts + 1)) *

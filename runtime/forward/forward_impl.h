@@ -236,6 +236,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, norm_in,                                                                                     \
       (const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K))                    \
     X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                      \
+    /* x = h times factor */                                                                             \
+    X(void, stay, (const fwd_rows *r, double factor))                                                    \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
      */       \
     X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))              \

@@ -71,15 +71,6 @@ void fwd_gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch
     fwd_each(r, r->R, gate_chunk, NULL);
 }
 
-/* x = join_x h */
-static void stay_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
-{
-    const int64_t H = r->c->hidden;
-    const double *join = arg;
-    memcpy(r->x + row * H, r->h + row * H, (size_t)(n * H) * sizeof *r->x);
-    if (*join != 1) k_scale(r->x + row * H, (float)*join, n * H);
-}
-
 /* What a layer's mixer adds. */
 static arch_branch branch_of(const fwd_rows *r, int64_t layer)
 {
@@ -96,12 +87,18 @@ static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm
     const arch_role down = attn ? R_ATTN_NORM_DOWN : R_MLP_NORM_DOWN,
                     up = attn ? R_ATTN_NORM_UP : R_MLP_NORM_UP;
     if (l->lin[down].present) r->ops->gate_norm(r, l, down, up);
-    if (r->c->w.norm_stays) fwd_each(r, r->R, stay_chunk, &r->c->join_x[b]);
+    if (r->c->w.norm_stays) r->ops->stay(r, r->c->join_x[b]);
+}
+
+/* How y joins x. Set where a branch begins and where it ends: of several devices what is between may be a graph. */
+static void set_join(fwd_rows *r, arch_branch b)
+{
+    r->scale_y = (float)(r->c->residual_scale * r->c->join_y[b]);
 }
 
 static void open_out(fwd_rows *r, const model_vector *post, arch_branch b)
 {
-    r->scale_y = (float)(r->c->residual_scale * r->c->join_y[b]);
+    set_join(r, b);
     r->join = &r->layer->vec[b == BRANCH_MLP ? R_MLP_JOIN : R_ATTN_JOIN];
     const bool tapped = r->layer->vec[b == BRANCH_MLP ? R_MLP_CONV : R_ATTN_CONV].w;
     bool apart = tapped || post->w || r->join->w || r->scale_y != 1 || r->shared || r->c->hyper;
@@ -110,8 +107,9 @@ static void open_out(fwd_rows *r, const model_vector *post, arch_branch b)
 }
 
 /* What a layer's branch left in out joins x. */
-static void close_out(const fwd_rows *r, const model_layer *l, int64_t layer, arch_branch b)
+static void close_out(fwd_rows *r, const model_layer *l, int64_t layer, arch_branch b)
 {
+    set_join(r, b);
     const bool mlp = b == BRANCH_MLP;
     const model_vector *norm = &l->vec[mlp ? R_MLP_NORM : R_ATTN_NORM],
                        *post = &l->vec[mlp ? R_MLP_POST_NORM : R_ATTN_POST_NORM],
@@ -340,13 +338,13 @@ static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
     if (arch_mixer_attends(m)) run_wo(r, l);
     if (fwd_scans(r->c, layer)) run_mix_out(r, l, layer);
 }
-static void attention_join(const fwd_rows *r, const model_layer *l, int64_t layer)
+static void attention_join(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     close_out(r, l, layer, branch_of(r, layer));
 }
 
 /* The MLP's output into x, and what comes after it. */
-static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
+static void to_end(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     if (!r->c->layer[layer].no_mlp) close_out(r, l, layer, BRANCH_MLP);
     if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);

@@ -154,7 +154,7 @@ static void scan_lanes(const scan_run *s, int64_t from, int64_t n, float *state,
     const bool keys = a->kind == DEV_SCAN_KEYS_DELTA;
     float *S = state + s->offset + (h * blocks + v / SCAN_LANES) * K * SCAN_LANES;
     const int lanes = left < SCAN_LANES ? (int)left : SCAN_LANES;
-    const int64_t at = from * a->ld;
+    const int64_t at = from * a->ld, row = a->fixed ? 0 : from;
     if (a->kind == DEV_SCAN_SELECT) {
         k_select(&(k_select_args){ .S = S,
                                    .T = n,
@@ -185,11 +185,13 @@ static void scan_lanes(const scan_run *s, int64_t from, int64_t n, float *state,
                            .ldq = a->ld,
                            .ldk = a->ld,
                            .ldv = a->ld,
-                           .beta = a->beta + from * H + h,
-                           .decay = a->decay + (keys ? (from * H + h) * K : from * H + h),
+                           .beta = a->beta + row * H + h,
+                           .decay = a->decay + (keys ? (row * H + h) * K : row * H + h),
                            .decay_step = keys,
-                           .ldb = H,
-                           .ldd = keys ? H * K : H,
+                           .ldb = a->fixed ? 0 : H,
+                           .ldd = a->fixed ? 0
+                                  : keys   ? H * K
+                                           : H,
                            .out = a->out + from * H * V + h * V + v,
                            .ldo = H * V });
 }
@@ -216,14 +218,18 @@ TEST(scans_have_the_cpus_bits)
     static const struct {
         dev_scan_kind kind;
         int64_t H, G, K, V;
-        bool tiled;
-    } cases[] = {
-        { DEV_SCAN_DELTA, 4, 2, 8, 12, false },       { DEV_SCAN_DELTA, 2, 1, 128, 40, false },
-        { DEV_SCAN_DELTA, 4, 2, 50, 16, true },       { DEV_SCAN_DELTA, 1, 1, 256, 8, false },
-        { DEV_SCAN_KEYS_DELTA, 2, 2, 24, 33, false }, { DEV_SCAN_KEYS_DELTA, 1, 1, 128, 16, false },
-        { DEV_SCAN_MAMBA, 6, 2, 16, 9, false },       { DEV_SCAN_MAMBA, 1, 1, 130, 64, false },
-        { DEV_SCAN_SELECT, 1, 1, 16, 70, false },     { DEV_SCAN_SELECT, 1, 1, 60, 16, false }
-    };
+        bool tiled, fixed;
+    } cases[] = { { DEV_SCAN_DELTA, 4, 2, 8, 12, false, false },
+                  { DEV_SCAN_DELTA, 2, 1, 128, 40, false, false },
+                  { DEV_SCAN_DELTA, 4, 2, 50, 16, true, false },
+                  { DEV_SCAN_DELTA, 1, 1, 256, 8, false, false },
+                  { DEV_SCAN_KEYS_DELTA, 2, 2, 24, 33, false, false },
+                  { DEV_SCAN_KEYS_DELTA, 1, 1, 128, 16, false, false },
+                  { DEV_SCAN_MAMBA, 6, 2, 16, 9, false, false },
+                  { DEV_SCAN_MAMBA, 1, 1, 130, 64, false, false },
+                  { DEV_SCAN_SELECT, 1, 1, 16, 70, false, false },
+                  { DEV_SCAN_SELECT, 1, 1, 60, 16, false, false },
+                  { DEV_SCAN_MAMBA, 6, 6, 16, 40, false, true } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const int64_t H = cases[i].H, G = cases[i].G, K = cases[i].K, V = cases[i].V,
                       padded = lq_ceil_div(V, SCAN_LANES) * SCAN_LANES, keys = G * K,
@@ -259,7 +265,8 @@ TEST(scans_have_the_cpus_bits)
                             .G = G,
                             .K = K,
                             .V = V,
-                            .tiled = cases[i].tiled };
+                            .tiled = cases[i].tiled,
+                            .fixed = cases[i].fixed };
         ops->scan(&r.d, &a);
         scan_run run = { a, offset };
         run.a.q = x;
@@ -466,16 +473,19 @@ TEST(rows_are_multiplied_and_taken_apart)
     float *x = floats(&r, T * LD, 1), *want = floats(&r, T * LD, 1),
           *apart = floats(&r, T * OUT, 2);
     float *on = put(&r, x, T * LD * 4), *to = put(&r, NULL, T * OUT * 4);
-    ops->unmix(&r.d, &(dev_unmix_args){ to, on, T, G, K, V, OUT, LD });
-    for (int t = 0; t < T; t++)
-        for (int g = 0; g < G; g++) {
-            const float *from = x + t * LD + g * 2 * (K + V);
-            float *row = apart + t * OUT;
-            memcpy(row + g * K, from, K * sizeof *row);
-            memcpy(row + (G + g) * K, from + K, K * sizeof *row);
-            memcpy(row + 2 * G * K + g * V, from + 2 * K, V * sizeof *row);
-        }
-    check_bits(&r, to, apart, T * OUT, "rows taken apart");
+    for (int bare = 0; bare < 2; bare++) {
+        const int step = bare ? 2 * K + V : 2 * (K + V);
+        ops->unmix(&r.d, &(dev_unmix_args){ to, on, T, G, K, V, OUT, LD, bare });
+        for (int t = 0; t < T; t++)
+            for (int g = 0; g < G; g++) {
+                const float *from = x + t * LD + g * step;
+                float *row = apart + t * OUT;
+                memcpy(row + g * K, from, K * sizeof *row);
+                memcpy(row + (G + g) * K, from + K, K * sizeof *row);
+                memcpy(row + 2 * G * K + g * V, from + 2 * K, V * sizeof *row);
+            }
+        check_bits(&r, to, apart, T * OUT, bare ? "rows without gates" : "rows taken apart");
+    }
     ops->times(&r.d, &(dev_times_args){ .x = on + 3, .T = T, .n = 7, .ld = LD, .factor = 0.3f });
     for (int i = 0; i < T * 7; i++)
         want[i / 7 * LD + 3 + i % 7] *= 0.3f;
