@@ -530,6 +530,14 @@ static void stay_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
 }
 static void stay(const fwd_rows *r, double factor) { fwd_each(r, r->R, stay_chunk, &factor); }
 
+static void hold_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    (void)arg;
+    memcpy(r->beside + row * H, r->x + row * H, (size_t)(n * H) * sizeof *r->x);
+}
+static void hold(const fwd_rows *r) { fwd_each(r, r->R, hold_chunk, NULL); }
+
 /* Rows of K numbers of 4 bytes. */
 static void gather(void *x, int64_t K, const int64_t *rows, int64_t n)
 {
@@ -623,6 +631,7 @@ const fwd_ops fwd_cpu = {
     .mla = fwd_run_mla,
     .index = fwd_index_products,
     .values = fwd_run_values,
+    .hold = hold,
     .moe = fwd_run_moe,
     .beside = fwd_run_beside,
     .predict = fwd_streams_predict,

@@ -293,6 +293,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.hyper_row = r->hyper_row;
     f->home.index_keys = r->index_keys;
     f->home.index_keys_row = r->index_keys_row;
+    f->home.beside = r->beside;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);

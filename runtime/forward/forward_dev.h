@@ -132,7 +132,7 @@ struct fwd_dev_ctx {
     float *packed_turns; /* likewise */
     struct {
         float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row, *streams, *streams_row, *first,
-            *hyper, *hyper_row;
+            *hyper, *hyper_row, *beside;
         int32_t *index_keys, *index_keys_row;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
@@ -157,7 +157,7 @@ struct fwd_dev_ctx {
     const kv_cache *kv;
     float *states;
     int64_t state_stride, state0;
-    float *fixed; /* of MIX_LIGHTNING: fwd_dev_fixed_bytes */
+    float *fixed;        /* of MIX_LIGHTNING: fwd_dev_fixed_bytes */
     dev_run *run_of;     /* [max_seqs] host */
     const dev_run *runs; /* the step's, on the device */
     int64_t n_runs;

@@ -368,6 +368,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (r->c->streams || r->c->hyper)
         fwd_dev_gather(r, &r->streams, &r->streams_row, fwd_streams_width(r->c), n);
     if (r->c->streams) fwd_dev_gather(r, &r->first, &r->y, r->c->hidden, n);
+    if (r->c->row->early) fwd_dev_gather(r, &r->beside, &r->y, r->c->hidden, n);
     if (r->c->hyper) fwd_dev_gather(r, &r->hyper, &r->hyper_row, arch_hyper_width(r->c), n);
     fwd_dev_gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
     if (f->states)
@@ -591,8 +592,14 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
 
 static void moe(const fwd_rows *r, const model_layer *l)
 {
-    route(r, l, r->h);
+    route(r, l, r->c->row->early ? r->beside : r->h);
     run_experts(r, l);
+}
+
+static void hold(const fwd_rows *r)
+{
+    const int64_t H = r->c->hidden;
+    fwd_dev_copy(r, r->beside, H, r->x, H, H, r->R);
 }
 
 /* K floats of each of R rows: dst = norm(src), and dst += more. */
@@ -614,6 +621,12 @@ static void beside(const fwd_rows *r, const model_layer *l)
     const fwd_dev_ctx *f = r->self;
     const int64_t H = r->c->hidden;
     fwd_rows own = *r;
+    if (r->c->row->early) { /* experts read x as it was before attention */
+        norm_to(r, r->h, r->beside, &l->vec[R_EXPERT_NORM]);
+        route(r, l, r->h);
+        run_experts(r, l);
+        return;
+    }
     norm_to(r, r->y, r->y, &l->vec[R_DENSE_POST_NORM]);
     norm_to(r, r->beside, r->x, &l->vec[R_ROUTER_NORM]);
     fwd_dev_times(r, r->beside, H, H, pow((double)H, -0.5));
@@ -695,6 +708,7 @@ const fwd_ops fwd_dev = {
     .join = join,
     .mla = fwd_dev_mla,
     .index = fwd_dev_index_products,
+    .hold = hold,
     .moe = moe,
     .beside = beside,
     .predict = fwd_dev_predict,

@@ -284,6 +284,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->hyper_row = f->home.hyper_row;
     r->index_keys = f->home.index_keys;
     r->index_keys_row = f->home.index_keys_row;
+    r->beside = f->home.beside;
     /* its work is then that of every other step of its shape */
     f->even = is_even(r, b);
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;

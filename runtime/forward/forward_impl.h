@@ -245,6 +245,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* of a layer of heads with an indexer: its products of h */                                         \
     X(void, index, (const fwd_rows *r, const model_layer *l))                                            \
     X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */            \
+    /* arch_row.early: before a layer's attention, r->beside = x */                                      \
+    X(void, hold, (const fwd_rows *r))                                                                   \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                              \
     /* of a layer with experts beside its MLP: they join what that left in y */                          \
     X(void, beside, (const fwd_rows *r, const model_layer *l))                                           \

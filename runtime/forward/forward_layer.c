@@ -299,18 +299,10 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
     if (!r->parts && !r->c->w.o_norm_heads) r->ops->norm_in(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
-/* arch_row.early */
-static void keep_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
-{
-    const int64_t H = r->c->hidden;
-    (void)arg;
-    memcpy(r->beside + row * H, r->x + row * H, (size_t)(n * H) * sizeof *r->x);
-}
-
 static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const arch_mixer m = r->c->layer[layer].mixer;
-    if (r->c->row->early) fwd_each(r, r->R, keep_chunk, NULL);
+    if (r->c->row->early) r->ops->hold(r);
     if (m == MIX_NONE) return;
     if (l->ngrams) fwd_ngrams(r, l, layer, kv);
     if (r->c->hyper) r->ops->hyper_enter(r, l, R_HYPER_ATTN_FN, R_HYPER_ATTN_NORM);

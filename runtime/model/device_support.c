@@ -98,7 +98,6 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
         what = "attention to so many chosen positions";
     if (!what && compresses(c)) what = "attention to compressed positions";
     if (!what && c->w.shortcut) what = "experts whose output joins a layer later";
-    if (!what && c->row->early) what = "routers that read what attention reads";
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
     if (!what && kinds(c) > MODEL_KINDS) what = "so many kinds of layers";
     if (!what && model_least_layers(c) && (arch_has_state(c) || c->q_grow > 0))
