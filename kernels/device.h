@@ -370,11 +370,12 @@ enum { DEV_EXPERTS = 1024 }; /* at most */
 
 /* Rows by expert: sent [T * k] holds the rows of the lowest expert that has any, then of the next,
  * ..., each one's rising; place [T, k] is where each choice went. The i-th expert that has rows is
- * busy[i], and they begin at first[i]; after the last, busy [E] is -1 and first [E + 1] T * k. */
+ * busy[i], and they begin at first[i]; after the last, busy [E - idle] is -1 and first [E - idle + 1] where the rows
+ * end. The last `idle` experts have places like the others, behind that end, and are never among the busy ones. */
 typedef struct {
     int32_t *first, *busy, *place, *sent;
     const int32_t *chosen; /* [T, k] */
-    int64_t T, E, k;
+    int64_t T, E, k, idle;
 } dev_place_args;
 
 /* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i. */

@@ -210,19 +210,21 @@ inline namespace CU_NAME(moe_cu)
     }
 
     /* Each warp's choices of each expert are counted; then, by one warp, where they go: what the counts
- * become. */
-    __device__ void find_places(G<int32_t> first, G<int32_t> busy, S<int> count, int n, int E)
+ * become. Of the E experts the first `run` are listed. */
+    __device__ void find_places(G<int32_t> first, G<int32_t> busy, S<int> count, int E, int run)
     {
         const int lane = threadIdx.x, per = (E + CU_WARP - 1) / CU_WARP;
         const int e0 = lane * per < E ? lane * per : E, e1 = e0 + per < E ? e0 + per : E;
-        int rows = 0, some = 0, all;
+        int rows = 0, listed = 0, some = 0, all, end;
         for (int e = e0; e < e1; e++) {
             int of = 0;
             for (int w = 0; w < WARPS; w++)
                 of += count[w * E + e];
             rows += of;
-            some += of > 0;
+            listed += e < run ? of : 0;
+            some += e < run && of > 0;
         }
+        sum_before(listed, &end);
         int at = sum_before(rows, &all), i = sum_before(some, &all);
         for (int e = e0; e < e1; e++) {
             const int begin = at;
@@ -231,20 +233,20 @@ inline namespace CU_NAME(moe_cu)
                 count[w * E + e] = at;
                 at += of;
             }
-            if (at == begin) continue;
+            if (at == begin || e >= run) continue;
             first[i] = begin;
             busy[i++] = e;
         }
-        for (int e = all + lane; e < E; e += CU_WARP) {
-            first[e] = n;
+        for (int e = all + lane; e < run; e += CU_WARP) {
+            first[e] = end;
             busy[e] = -1;
         }
-        if (lane == 0) first[E] = n;
+        if (lane == 0) first[run] = end;
     }
 
     __global__ void __launch_bounds__(THREADS)
         place_kernel(G<int32_t> first, G<int32_t> busy, G<int32_t> place, G<int32_t> sent,
-                     G<const int32_t> chosen, int n, int E, int k)
+                     G<const int32_t> chosen, int n, int E, int run, int k)
     {
         CU_DYNAMIC(int, count);
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP;
@@ -261,7 +263,7 @@ inline namespace CU_NAME(moe_cu)
             __syncwarp(); /* the next round's adds come from other lanes */
         }
         __syncthreads();
-        if (warp == 0) find_places(first, busy, count, n, E);
+        if (warp == 0) find_places(first, busy, count, E, run);
         __syncthreads();
         for (int i = i0; i < i1; i += CU_WARP) {
             const int e = i + lane < i1 ? (int)chosen[i + lane] : -1;
@@ -317,7 +319,7 @@ void CU_NAME(place)(dev *d, const dev_place_args *a)
     CU_ALLOW(d, place_kernel, 0);
     CU_FOLLOW(d, "place", place_kernel, dim3(1), THREADS, WARPS * (size_t)a->E * sizeof(int),
               a->first, a->busy, a->place, a->sent, a->chosen, (int)(a->T * a->k), (int)a->E,
-              (int)a->k);
+              (int)(a->E - a->idle), (int)a->k);
 }
 
 void CU_NAME(join_experts)(dev *d, const dev_join_args *a)

@@ -634,6 +634,7 @@ const fwd_ops fwd_cpu = {
     .hold = hold,
     .moe = fwd_run_moe,
     .beside = fwd_run_beside,
+    .take_up = fwd_end_shortcut,
     .predict = fwd_streams_predict,
     .laurel = fwd_run_laurel,
     .hyper_enter = fwd_hyper_enter,

@@ -116,7 +116,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     if (layers && c->layer[f->on->first].index_shared &&
         !(f->host.index_keys = take_pinned(f, floats * (size_t)c->index_topk)))
         return false;
-    if ((c->streams || c->hyper) && layers &&
+    if (fwd_streams_width(c) && layers &&
         !(f->host.streams = take_pinned(f, floats * (size_t)fwd_streams_width(c))))
         return false;
     if (f->on->w.embed.N) return true;

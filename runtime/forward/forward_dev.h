@@ -192,6 +192,8 @@ void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer);
 /* forward_dev_streams.c, as forward_altup.c: after x the streams, which of a pass whose first layers are the CPU's come
  * over; the table's steps; after a layer, before its per-layer embeddings; after the last. */
 void fwd_dev_streams_begin(const fwd_rows *r);
+void fwd_dev_shortcut_begin(
+    const fwd_rows *r); /* w.shortcut: between a layer with experts and the next */
 void fwd_dev_predict(const fwd_rows *r, const model_layer *l);
 void fwd_dev_laurel(const fwd_rows *r, const model_layer *l);
 void fwd_dev_correct(const fwd_rows *r, const model_layer *l);

@@ -369,6 +369,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
         fwd_dev_gather(r, &r->streams, &r->streams_row, fwd_streams_width(r->c), n);
     if (r->c->streams) fwd_dev_gather(r, &r->first, &r->y, r->c->hidden, n);
     if (r->c->row->early) fwd_dev_gather(r, &r->beside, &r->y, r->c->hidden, n);
+    if (r->c->w.shortcut) fwd_dev_gather(r, &r->streams, &r->y, r->c->hidden, n);
     if (r->c->hyper) fwd_dev_gather(r, &r->hyper, &r->hyper_row, arch_hyper_width(r->c), n);
     fwd_dev_gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
     if (f->states)
@@ -458,7 +459,7 @@ static void route(const fwd_rows *r, const model_layer *l, const float *x)
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const bool shared = l->lin[R_SHARED_ROUTER].present;
-    const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
+    const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, arch_choices(c), false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
     fwd_dev_product(r, &scores, NULL, false, x, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     if (shared)
@@ -473,7 +474,7 @@ static void route(const fwd_rows *r, const model_layer *l, const float *x)
                                               .chosen = r->chosen,
                                               .share = r->share,
                                               .T = r->R,
-                                              .E = c->experts,
+                                              .E = arch_choices(c),
                                               .k = c->experts_used,
                                               .groups = c->expert_groups,
                                               .groups_used = c->groups_used,
@@ -498,7 +499,8 @@ static void place_rows(const fwd_rows *r)
                                               .sent = r->sent,
                                               .chosen = r->chosen,
                                               .T = r->R,
-                                              .E = c->experts,
+                                              .E = arch_choices(c),
+                                              .idle = arch_choices(c) - c->experts,
                                               .k = c->experts_used });
 }
 
@@ -550,7 +552,7 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
 }
 
 /* out += h through the experts that the rows have been given, and the shared one. What each place reads is in
- * expert_out until its output is. */
+ * expert_out until its output is; of experts without tensors that is what they put out. */
 static void run_experts(const fwd_rows *r, const model_layer *l)
 {
     const fwd_dev_ctx *f = r->self;
@@ -615,12 +617,29 @@ static void add_to(const fwd_rows *r, float *dst, const float *more)
     f->d->ops->norm(f->d, &(dev_norm_args){ .x = dst, .add = more, .T = r->R, .K = r->c->hidden });
 }
 
+/* Experts read what the MLP read; what they give waits in streams. */
+static void run_shortcut(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    fwd_rows own = *r;
+    own.out = r->streams;
+    f->d->ops->zero(f->d, own.out, (size_t)(r->R * r->c->hidden) * sizeof *own.out);
+    route(r, l, r->h);
+    run_experts(&own, l);
+}
+
+static void take_up(const fwd_rows *r) { add_to(r, r->x, r->streams); }
+
 /* As fwd_run_beside. */
 static void beside(const fwd_rows *r, const model_layer *l)
 {
     const fwd_dev_ctx *f = r->self;
     const int64_t H = r->c->hidden;
     fwd_rows own = *r;
+    if (r->c->w.shortcut) {
+        run_shortcut(r, l);
+        return;
+    }
     if (r->c->row->early) { /* experts read x as it was before attention */
         norm_to(r, r->h, r->beside, &l->vec[R_EXPERT_NORM]);
         route(r, l, r->h);
@@ -711,6 +730,7 @@ const fwd_ops fwd_dev = {
     .hold = hold,
     .moe = moe,
     .beside = beside,
+    .take_up = take_up,
     .predict = fwd_dev_predict,
     .laurel = fwd_dev_laurel,
     .hyper_enter = fwd_dev_hyper_enter,

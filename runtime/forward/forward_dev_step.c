@@ -343,6 +343,7 @@ void fwd_dev_enter(fwd_rows *r)
     if (r->c->mtp) fwd_dev_read_given(r);
     if (r->c->ple_dim) fwd_dev_ple_rows(r);
     if (r->c->streams) fwd_dev_streams_begin(r);
+    if (r->c->w.shortcut) fwd_dev_shortcut_begin(r);
     if (r->c->hyper) fwd_dev_hyper_begin(r);
 }
 

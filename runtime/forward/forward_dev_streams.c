@@ -34,6 +34,12 @@ void fwd_dev_streams_begin(const fwd_rows *r)
                                               .factor = 1 });
 }
 
+void fwd_dev_shortcut_begin(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    if (f->on->first && !r->c->layer[f->on->first].moe) come_over(r);
+}
+
 static void around_layer(const fwd_rows *r, const model_layer *l, arch_role coef,
                          const float *scale)
 {

@@ -250,6 +250,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                              \
     /* of a layer with experts beside its MLP: they join what that left in y */                          \
     X(void, beside, (const fwd_rows *r, const model_layer *l))                                           \
+    /* w.shortcut: at the end of a layer without experts, x += what the one before left in streams */    \
+    X(void, take_up, (const fwd_rows *r))                                                                \
     /* of a layer with several streams: before it; x after attention */                                  \
     X(void, predict, (const fwd_rows *r, const model_layer *l))                                          \
     X(void, laurel, (const fwd_rows *r, const model_layer *l))                                           \

@@ -339,7 +339,7 @@ static void attention_join(fwd_rows *r, const model_layer *l, int64_t layer)
 static void to_end(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     if (!r->c->layer[layer].no_mlp) close_out(r, l, layer, BRANCH_MLP);
-    if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
+    if (r->c->w.shortcut && !r->c->layer[layer].moe) r->ops->take_up(r);
     if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
     if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) r->ops->hyper_end(r, l);
     if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);

@@ -97,13 +97,12 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && !c->index_block && c->index_topk > DEV_TOPK_MOST)
         what = "attention to so many chosen positions";
     if (!what && compresses(c)) what = "attention to compressed positions";
-    if (!what && c->w.shortcut) what = "experts whose output joins a layer later";
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
     if (!what && kinds(c) > MODEL_KINDS) what = "so many kinds of layers";
     if (!what && model_least_layers(c) && (arch_has_state(c) || c->q_grow > 0))
         what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
-    if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
+    if (!what && arch_choices(c) > DEV_EXPERTS) what = "so many experts";
     if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
     if (!what && c->w.o_norm_heads) what = "norms of what each head gives";
     if (!what && c->router_scale != 1) what = "a factor on the router's logits";

@@ -79,6 +79,22 @@ def test_streams_come_over_where_the_first_layers_are_the_cpus(gpu, llmq, tmp_pa
         assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * max(map(abs, want)), layers
 
 
+@pytest.mark.parametrize("arch, layers", [("longcat-flash", 1), ("longcat-flash", 2), ("minimax", 1), ("smallthinker", 2), ("arctic", 1)])
+def test_layers_after_the_cpus_go_on_from_what_those_left(gpu, llmq, tmp_path, arch, layers):
+    """Of LongCat also between experts and the layer whose end they join."""
+    exact = ["--activations", "f32"]
+    want, _ = logits(llmq, ARCH / arch, tmp_path / "cpu", *exact)
+    got, _ = logits(gpu, ARCH / arch, tmp_path / "gpu", "--device", "cuda", "--gpu-layers", layers, *exact)
+    assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * max(map(abs, want))
+
+
+@pytest.mark.parametrize("arch", ["minimax", "smallthinker", "arctic", "longcat-flash"])
+def test_steps_of_graphs_answer_as_without(gpu, arch):
+    args = ["run", ARCH / arch, "--ids", IDS, "-n", "5", "--ignore-eos", "--device", "cuda", "--logprobs", "0"]
+    got, want = gpu.json(*args), gpu.json(*args, "--enforce-eager")
+    assert len(got["ids"]) == 5 and [got["ids"], got["logprobs"]] == [want["ids"], want["logprobs"]]
+
+
 def test_a_cache_on_disk_outlives_the_server_and_is_the_gpus_own(gpu, llmq, dense, tmp_path):
     args = ["--max-model-len", "64", "--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "4M"]
 
@@ -383,7 +399,8 @@ def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
                      r"--gpu-layers auto leaves room", p.stderr), p.stderr
 
 
-@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "gemma3n", "mimo-v2-flash"])
+@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "gemma3n", "mimo-v2-flash", "minimax", "smallthinker", "arctic",
+                                  "longcat-flash"])
 def test_a_prompts_last_row_is_all_that_is_answered_from(gpu, llmq, arch):
     args = ["run", ARCH / arch, "--ids", IDS, "-n", "3", "--ignore-eos", "--logprobs", "0", "--activations", "f32",
             "--kv-cache-dtype", "f32"]
@@ -617,6 +634,8 @@ def test_a_server_on_several_devices_answers_as_on_one(gpu, tmp_path):
 
 @pytest.mark.parametrize("model, args, there, code, says", [
     (None, [3], 3, 3, "heads: expected a multiple of 3 devices, found 4"),
+    ("longcat-flash", [2], 2, 3, "not over several devices yet: experts beside an MLP"),
+    ("minimax", [2], 2, 3, "not over several devices yet: states of other layers than the delta rule's and Mamba-2's"),
     ("olmo2", [4], 4, 3, "KV heads: expected a multiple of 4 devices, found 2"),  # one norm for all
     (None, [2], 1, 1, "2 devices: cuda:1: expected the 1 GPU that is here, cuda:0"),
     (None, [2, "--device", "cuda:1"], 2, 1, "2 devices: cuda:2: expected one of 2 GPUs, cuda:0 .. cuda:1"),
@@ -848,6 +867,11 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "dots3-note", 1.2, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ARCH / "mistral-large4", 1.1, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "axk2", 1.1, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "minimax", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "minimax", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ARCH / "smallthinker", 1.5, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "longcat-flash", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "longcat-flash", 1.5, ["--gpu-layers", 3, "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

@@ -488,38 +488,64 @@ TEST(experts_are_chosen_placed_and_joined)
         one_route(&routes[i]);
 }
 
-/* Several rounds of a warp, and a last one that is not full. */
-TEST(many_rows_are_placed_in_order)
+/* Several rounds of a warp, and a last one that is not full; and the same where the last experts have no tensors. */
+static void place_many(int idle)
 {
     enum { T = 301, E = 37, K = 3, N = T * K };
-    static int32_t chosen[N], place[N], sent[N], first[E + 1], want_place[N], want_sent[N];
+    static int32_t chosen[N], place[N], sent[N], first[E + 1], busy[E], want_place[N], want_sent[N];
+    int32_t begin[E + 1];
     uint64_t seed = 5;
     for (int i = 0; i < N; i++)
         chosen[i] =
             (int32_t)(fill_u32(&seed) % (E - 1) + (i % 7 == 0)); /* not distinct: no matter */
+    for (int i = 0; i < N && idle; i++)
+        chosen[i] += chosen[i] % 5 == 0; /* some have no rows */
     rig r;
     rig_open(&r);
-    dev_place_args p = { .first = put(&r, NULL, sizeof first),
-                         .busy = put(&r, NULL, E * 4),
+    dev_place_args p = { .first = put(&r, NULL, (size_t)(E - idle + 1) * 4),
+                         .busy = put(&r, NULL, (size_t)(E - idle) * 4),
                          .place = put(&r, NULL, sizeof place),
                          .sent = put(&r, NULL, sizeof sent),
                          .chosen = put(&r, chosen, sizeof chosen),
                          .T = T,
                          .E = E,
-                         .k = K };
+                         .k = K,
+                         .idle = idle };
     ops->place(&r.d, &p);
-    for (int e = 0, at = 0; e < E; e++)
+    int at = 0;
+    for (int e = 0; e < E; e++) {
+        begin[e] = at;
         for (int i = 0; i < N; i++)
             if (chosen[i] == e) {
                 want_place[i] = at;
                 want_sent[at++] = i / K;
             }
+    }
+    begin[E] = at;
     if (get(&r, place, p.place, sizeof place, "place") &&
         get(&r, sent, p.sent, sizeof sent, "sent"))
         CHECK(memcmp(place, want_place, sizeof place) == 0 &&
                   memcmp(sent, want_sent, sizeof sent) == 0,
-              "rows by expert");
+              "rows by expert, %d idle", idle);
+    if (!get(&r, first, p.first, (size_t)(E - idle + 1) * 4, "first") ||
+        !get(&r, busy, p.busy, (size_t)(E - idle) * 4, "busy"))
+        return;
+    int n = 0;
+    for (int e = 0; e < E - idle; e++) {
+        if (begin[e + 1] == begin[e]) continue;
+        CHECK(busy[n] == e && first[n] == begin[e], "expert %d, %d idle", e, idle);
+        n++;
+    }
+    for (; n <= E - idle; n++)
+        CHECK(first[n] == begin[E - idle] && (n == E - idle || busy[n] == -1),
+              "after the last, %d idle", idle);
     rig_close(&r);
+}
+
+TEST(many_rows_are_placed_in_order)
+{
+    place_many(0);
+    place_many(9);
 }
 
 /* Whatever the logits are, places stay within their arrays. */

@@ -71,6 +71,11 @@ static const struct {
     { "mistral-large4",
       "latents that layers share, some without rotation, heads that grow with their position",
       false, false },
+    { "minimax", "lightning attention, a residual that is what norms give", false, false },
+    { "smallthinker", "a router that reads what attention reads", false, false },
+    { "arctic", "experts that do", false, true },
+    { "longcat-flash", "experts that join a layer later, some of which pass on what they read",
+      false, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 
