@@ -87,7 +87,7 @@ CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
 CUOBJS     := $(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o))
 EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(sort $(wildcard kernels/cuda/emu/*.cc))) \
               $(BUILD)/emu/tests/support/cuda_broken.o $(BUILD)/tests/support/emulated.o $(BUILD)/tests/support/emulated_driver.o
-DEVTESTS   := test_backward_dev test_dev test_dev_link test_dev_mm test_dev_wide test_dev_attn test_dev_draw test_dev_lora test_dev_lt test_dev_scan test_dev_streams test_dev_topk test_forward_dev test_forward_draw_dev test_forward_archs_dev test_forward_index_dev test_forward_ranks test_graph_dev test_engine_dev test_engine_disk_dev test_engine_lightning_dev test_engine_state_dev test_mtp_dev test_quant_dev test_windows_dev
+DEVTESTS   := test_backward_dev test_dev test_dev_link test_dev_mm test_dev_wide test_dev_attn test_dev_draw test_dev_lora test_dev_lt test_dev_scan test_dev_streams test_dev_topk test_forward_dev test_forward_draw_dev test_forward_archs_dev test_forward_index_dev test_forward_ranks test_graph_dev test_engine_dev test_engine_disk_dev test_engine_groups_dev test_engine_lightning_dev test_engine_state_dev test_mtp_dev test_quant_dev test_windows_dev
 EMUTESTS   := $(DEVTESTS) test_cuda_emu
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
 # *_sm90.cu are for sm_90a alone, whatever CUDA_ARCHS says.

@@ -85,7 +85,7 @@ typedef struct {
 /* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
  * H*D] and k [T, Hkv*D] are rotated in place (as k_rope; cos, sin [T, R/2]; R = 0: none); then k
  * and v [T, Hkv*Dv] are written into the cache of a layer, laid out as attn.h says, row t to
- * slot[t] of block[t]. cache_k NULL: no cache; cache_v NULL: v is not looked at. */
+ * slot[t] of block[t]; slot[t] < 0: nowhere. cache_k NULL: no cache; cache_v NULL: v is not looked at. */
 typedef struct {
     float *q, *k, *v;
     const float *cos, *sin;
@@ -153,22 +153,26 @@ typedef struct {
     float factor;
 } dev_gauge_args;
 
-/* What runtime/forward/forward_hyper.c makes of T rows of n residual streams of K beside each other where it does not mix
- * them: mix [T, ldm] are products of all of a row's; divided by their root mean square, times scale[0], with base [n],
- * the first n are x's factors, x = sum_j (sigmoid(mix_j) + eps) stream_j. after: the next n, by scale[1] and base + n,
- * become what a branch's output is multiplied by, post sigmoid(mix_j) + eps. */
+/* What runtime/forward/forward_hyper.c makes of T rows of n residual streams of K beside each other: mix [T, ldm] are
+ * products of all of a row's; divided by their root mean square, times scale[0], with base [n], the first n are x's
+ * factors, x = sum_j (sigmoid(mix_j) + eps) stream_j. after: the next n, by scale[1] and base + n, become what a
+ * branch's output is multiplied by, post sigmoid(mix_j) + eps, without eps where streams are mixed. steps > 0: they are,
+ * by what the n * n numbers after these become, by scale[2] and base + 2n: a softmax of each row plus eps, whose columns
+ * are divided by their sums plus eps, then steps - 1 times rows and columns. mix NULL: x is the streams' mean. */
 typedef struct {
     float *x, *mix;
     const float *streams, *base, *scale;
     float norm_eps, eps, post;
     bool after;
-    int64_t T, K, n, ldm;
+    int64_t steps, T, K, n, ldm;
 } dev_collapse_args;
 
-/* stream_j += by_j y [T, K], of n streams beside each other; by [T, ldb]. */
+/* stream_k += by_k y [T, K], of n streams beside each other; by [T, ldb]. mixed: stream_k = by_k y + sum_j m_jk stream_j,
+ * m [n, n] after by's n. */
 typedef struct {
     float *streams;
     const float *y, *by;
+    bool mixed;
     int64_t T, K, n, ldb;
 } dev_spread_args;
 
@@ -488,7 +492,9 @@ typedef struct {
     kv_dtype dtype; /* of codes rows begin at multiples of 4 bytes */
     int64_t H, D;
     float scale;
-    int64_t topk;    /* at most DEV_TOPK_MOST */
+    int64_t topk; /* at most DEV_TOPK_MOST */
+    int64_t
+        every; /* > 0: keys are of groups of so many positions, of which rows see the whole ones */
     int64_t longest; /* keys of a row at most */
     const dev_key_row *rows;
     int64_t n_rows;
@@ -496,6 +502,28 @@ typedef struct {
     void *scratch;
     int32_t *chosen; /* [., topk], by the rows of q */
 } dev_topk_args;
+
+/* Keys of groups of `every` positions (runtime/forward/forward_index.c, GLM-5-Next): of a row t with group[t] >= 0, which
+ * ends one, keys [T, D] from what rows slot[t] + 1 - every .. slot[t] of block[t] have, D numbers of a key and D of its
+ * weights: by dim the sum of keys by the softmax of weights plus bias [every, D]. Other rows of keys stay. */
+typedef struct {
+    float *keys;
+    const uint8_t *k;
+    size_t block_stride;
+    kv_dtype dtype;
+    const float *bias;
+    const int32_t *block, *slot, *group;
+    int64_t T, D, every;
+} dev_group_keys_args;
+
+/* list [., ld], by the rows of q: the positions of the groups that each row has in chosen [., most], then those of the
+ * group at its end that is not whole. */
+typedef struct {
+    int32_t *list;
+    const int32_t *chosen;
+    const dev_key_row *rows;
+    int64_t n_rows, ld, every, most;
+} dev_group_list_args;
 
 enum {
     DEV_TOPK_BLOCK = 256, /* positions of a block at most */
@@ -900,6 +928,8 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, attn, (dev * d, const dev_attn_args *a))                                                \
     X(void, topk, (dev * d, const dev_topk_args *a))                                                \
     X(void, topk_blocks, (dev * d, const dev_topk_blocks_args *a))                                  \
+    X(void, group_keys, (dev * d, const dev_group_keys_args *a))                                    \
+    X(void, group_list, (dev * d, const dev_group_list_args *a))                                    \
     X(void, widen, (dev * d, const dev_widen_args *a))                                              \
     X(void, conv, (dev * d, const dev_conv_args *a))                                                \
     X(void, rates, (dev * d, const dev_rates_args *a))                                              \

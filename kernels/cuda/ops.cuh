@@ -30,6 +30,8 @@ size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(topk)(dev *d, const dev_topk_args *a);
 void CU_NAME(topk_blocks)(dev *d, const dev_topk_blocks_args *a);
+void CU_NAME(group_keys)(dev *d, const dev_group_keys_args *a);
+void CU_NAME(group_list)(dev *d, const dev_group_list_args *a);
 void CU_NAME(widen)(dev *d, const dev_widen_args *a);
 void CU_NAME(conv)(dev *d, const dev_conv_args *a);
 void CU_NAME(rates)(dev *d, const dev_rates_args *a);

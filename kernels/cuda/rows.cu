@@ -222,6 +222,7 @@ inline namespace CU_NAME(rows_cu)
         if (!cache_k || (!key && !cache_v)) return;
         const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
         const int64_t row = h * s.block_size + slot[t];
+        if (slot[t] < 0) return;
         if (key)
             cache_head(cache_k + (at + row * s.row_k), own, s.D, s.dtype);
         else

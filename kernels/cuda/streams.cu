@@ -8,7 +8,8 @@
  *
  * And of hyper-connections (runtime/forward/forward_hyper.c):
  *
- *   collapse  a block of 256 threads a row, which reads all streams twice   shared: 8 + streams floats, 64 B
+ *   collapse  a block of 256 threads a row, which reads all streams twice; where they are mixed its first warp
+ *             makes the matrix while the others read them again   shared: 8 + streams + streams^2 floats, 320 B
  *   spread    one thread an element of a row, of all streams */
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -130,7 +131,7 @@ inline namespace CU_NAME(streams_cu)
     }
 
     struct collapse_shape {
-        int K, n;
+        int K, n, steps;
         int64_t ldm;
         float norm_eps, eps, post;
         bool after;
@@ -138,36 +139,82 @@ inline namespace CU_NAME(streams_cu)
 
     __device__ __forceinline__ float sigmoid(float x) { return 1 / (1 + km_exp(-x)); }
 
+    /* n numbers, step apart, divided by their sum plus eps. */
+    __device__ __forceinline__ void divide(S<float> x, int n, int step, float eps)
+    {
+        float sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += x[i * step];
+        sum += eps;
+        for (int i = 0; i < n; i++)
+            x[i * step] = x[i * step] / sum;
+    }
+
+    /* m [n, n] to the matrix that mixes streams, by a warp: a lane a row, then a lane a column. */
+    __device__ __forceinline__ void make_stochastic(S<float> m, int lane, const collapse_shape &s)
+    {
+        const bool in = lane < s.n;
+        const S<float> row = m + lane * s.n;
+        if (in) {
+            float max = row[0];
+            for (int k = 1; k < s.n; k++)
+                max = fmaxf(max, row[k]);
+            for (int k = 0; k < s.n; k++)
+                row[k] = km_exp(row[k] - max);
+            divide(row, s.n, 1, 0);
+            for (int k = 0; k < s.n; k++)
+                row[k] = row[k] + s.eps;
+        }
+        for (int step = 0; step < s.steps; step++) {
+            if (in && step) divide(row, s.n, 1, s.eps);
+            __syncwarp();
+            if (in) divide(m + lane, s.n, s.n, s.eps);
+            __syncwarp();
+        }
+    }
+
     __global__ void __launch_bounds__(NORM_THREADS)
         collapse_kernel(G<float> x, G<float> mix, G<const float> streams, G<const float> base,
                         G<const float> scale, collapse_shape s)
     {
         CU_SHARED(float, part, NORM_WARPS);
         CU_SHARED(float, pre, DEV_STREAMS);
+        CU_SHARED(float, m, DEV_STREAMS *DEV_STREAMS);
         const int64_t at = (int64_t)blockIdx.x * s.K;
         const G<const float> all = streams + at * s.n;
         const G<float> own = mix + (int64_t)blockIdx.x * s.ldm;
-        const int i = (int)threadIdx.x;
+        const int i = (int)threadIdx.x, squares = s.steps ? s.n * s.n : 0,
+                  aside = s.steps ? CU_WARP : 0; /* threads that make the matrix */
         float sum = 0;
         cu_follow();
-        for (int k = i; k < s.n * s.K; k += NORM_THREADS) {
+        for (int k = i; mix && k < s.n * s.K; k += NORM_THREADS) {
             const float v = cu_ld<float>(all + k);
             sum = fmaf(v, v, sum);
         }
         norm_put(part, sum);
         __syncthreads();
         const float by = norm_factor(norm_all(part), s.n * s.K, s.norm_eps);
-        if (i < (s.after ? 2 : 1) * s.n) {
-            const bool first = i < s.n;
-            const float v = sigmoid(cu_ld<float>(own + i) * by * cu_ldg<float>(scale + !first) +
-                                    cu_ldg<float>(base + i));
-            if (first)
-                pre[i] = v + s.eps;
+        if (!mix && i < s.n)
+            pre[i] = 1 / (float)s.n;
+        else if (mix && i < (s.after ? 2 : 1) * s.n + squares) {
+            const int kind = i < 2 * s.n ? i >= s.n : 2;
+            const float v =
+                cu_ld<float>(own + i) * by * cu_ldg<float>(scale + kind) + cu_ldg<float>(base + i);
+            if (kind == 0)
+                pre[i] = sigmoid(v) + s.eps;
+            else if (kind == 1)
+                cu_st(own + i, s.post * sigmoid(v) + (s.steps ? 0.0f : s.eps));
             else
-                cu_st(own + i, s.post * v + s.eps);
+                m[i - 2 * s.n] = v;
         }
         __syncthreads();
-        for (int k = i; k < s.K; k += NORM_THREADS) {
+        if (i < aside) {
+            make_stochastic(m, i, s);
+            for (int k = i; k < squares; k += CU_WARP)
+                cu_st(own + (2 * s.n + k), (float)m[k]);
+            return;
+        }
+        for (int k = i - aside; k < s.K; k += NORM_THREADS - aside) {
             float v = 0;
             for (int j = 0; j < s.n; j++)
                 v += pre[j] * cu_ld<float>(all + (j * s.K + k));
@@ -175,6 +222,8 @@ inline namespace CU_NAME(streams_cu)
         }
     }
 
+    /* MIXED: n of them at most. 0: streams stay apart. */
+    template <int MIXED>
     __global__ void __launch_bounds__(NORM_THREADS) spread_kernel(
         G<float> streams, G<const float> y, G<const float> by, int K, int n, int64_t ldb)
     {
@@ -183,9 +232,19 @@ inline namespace CU_NAME(streams_cu)
         cu_follow();
         if (k >= K) return;
         const float v = cu_ld<float>(y + (at + k));
+        const G<const float> f = by + (int64_t)blockIdx.x * ldb;
+        float was[MIXED ? MIXED : 1];
+#pragma unroll
+        for (int j = 0; j < MIXED; j++)
+            was[j] = j < n ? cu_ld<float>(streams + (at * n + (int64_t)j * K + k)) : 0;
         for (int j = 0; j < n; j++) {
             const G<float> to = streams + (at * n + (int64_t)j * K + k);
-            cu_st(to, cu_ld<float>(to) + cu_ld<float>(by + ((int64_t)blockIdx.x * ldb + j)) * v);
+            float sum = cu_ld<float>(f + j) * v;
+            if (!MIXED) sum += cu_ld<float>(to);
+#pragma unroll
+            for (int i = 0; i < MIXED; i++)
+                if (i < n) sum += cu_ld<float>(f + (n + i * n + j)) * was[i];
+            cu_st(to, sum);
         }
     }
 
@@ -222,18 +281,27 @@ void CU_NAME(gauge)(dev *d, const dev_gauge_args *a)
 
 void CU_NAME(collapse)(dev *d, const dev_collapse_args *a)
 {
-    const collapse_shape s = {
-        (int)a->K, (int)a->n, a->ldm, a->norm_eps, a->eps, a->post, a->after
-    };
+    const collapse_shape s = { (int)a->K,   (int)a->n, (int)a->steps, a->ldm,
+                               a->norm_eps, a->eps,    a->post,       a->after };
     if (a->T == 0) return;
     CU_FOLLOW(d, "collapse", collapse_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->mix,
               a->streams, a->base, a->scale, s);
 }
 
+template <int MIXED> static void spread(dev *d, const dev_spread_args *a)
+{
+    CU_FOLLOW(d, "spread", spread_kernel<MIXED>,
+              dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->K, NORM_THREADS)), NORM_THREADS, 0,
+              a->streams, a->y, a->by, (int)a->K, (int)a->n, a->ldb);
+}
+
 void CU_NAME(spread)(dev *d, const dev_spread_args *a)
 {
     if (a->T == 0) return;
-    CU_FOLLOW(d, "spread", spread_kernel,
-              dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->K, NORM_THREADS)), NORM_THREADS, 0,
-              a->streams, a->y, a->by, (int)a->K, (int)a->n, a->ldb);
+    if (!a->mixed)
+        spread<0>(d, a);
+    else if (a->n <= DEV_STREAMS / 2)
+        spread<DEV_STREAMS / 2>(d, a);
+    else
+        spread<DEV_STREAMS>(d, a);
 }

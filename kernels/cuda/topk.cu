@@ -87,7 +87,14 @@ inline namespace CU_NAME(topk_cu)
         return u >> 31 ? ~u : u | 0x80000000u;
     }
 
-    /* What a row is scored by: its q [H, D], and the keys of its sequence. */
+    /* Keys that a row sees: positions, or groups that are whole. */
+    __device__ __forceinline__ int64_t seen_of(const dev_topk_args &a, const dev_key_row &r)
+    {
+        const int64_t n = (int64_t)r.pos + 1;
+        return a.every ? n / a.every : n;
+    }
+
+    /* What a row is scored by: its q [H, D], and the keys of its sequence up to `last`. */
     struct scored {
         G<const float> q;
         G<const uint8_t> k;
@@ -99,12 +106,13 @@ inline namespace CU_NAME(topk_cu)
     };
 
     template <class A>
-    __device__ __forceinline__ scored scored_by(const A &a, const dev_key_row &r, int row_bytes)
+    __device__ __forceinline__ scored scored_by(const A &a, const dev_key_row &r, int64_t last,
+                                                int row_bytes)
     {
         return { G<const float>(a.q) + r.row * a.H * a.D,
                  G<const uint8_t>(a.k),
                  G<const int32_t>(a.tables) + r.table,
-                 r.pos,
+                 last,
                  a.block_stride,
                  a.dtype,
                  a.block_size,
@@ -151,7 +159,7 @@ inline namespace CU_NAME(topk_cu)
         const int t = threadIdx.x, ty = t / 16, tx = t % 16;
         cu_follow();
         const dev_key_row own = G<const dev_key_row>(a.rows)[first + blockIdx.y];
-        const scored r = scored_by(a, own, row_bytes);
+        const scored r = scored_by(a, own, seen_of(a, own) - 1, row_bytes);
         const G<const float> weight = G<const float>(a.weight) + own.row * a.H;
         if (r.last < a.topk) return;
         for (int64_t pos = (int64_t)blockIdx.x * KEYS; pos <= r.last;
@@ -259,7 +267,7 @@ inline namespace CU_NAME(topk_cu)
         cu_follow();
         const dev_key_row r = G<const dev_key_row>(a.rows)[first + blockIdx.y];
         const G<int32_t> chosen = G<int32_t>(a.chosen) + r.row * a.topk;
-        int64_t n = (int64_t)r.pos + 1;
+        int64_t n = seen_of(a, r);
         if (n <= a.topk) { /* all threads of the block alike, as below */
             if (turn == 0 && blockIdx.x == 0)
                 for (int i = threadIdx.x; i < n; i += PICKERS)
@@ -333,7 +341,7 @@ inline namespace CU_NAME(topk_cu)
         const int t = threadIdx.x, lane = t % CU_WARP, each = (int)a.block, per = TILE / each;
         cu_follow();
         const dev_key_row own = G<const dev_key_row>(a.rows)[first + blockIdx.y];
-        const scored r = scored_by(a, own, row_bytes);
+        const scored r = scored_by(a, own, own.pos, row_bytes);
         const int blocks = (int)(r.last / each) + 1;
         if (blocks <= a.topk) return;
         for (int b0 = (int)blockIdx.x * per; b0 < blocks; b0 += (int)gridDim.x * per) {

@@ -639,6 +639,7 @@ const fwd_ops fwd_cpu = {
     .laurel = fwd_run_laurel,
     .hyper_enter = fwd_hyper_enter,
     .hyper_leave = fwd_hyper_leave,
+    .hyper_mean = fwd_hyper_mean,
     .hyper_end = fwd_hyper_end,
     .finish = fwd_run_finish,
     .keep = keep,

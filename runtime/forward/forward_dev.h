@@ -202,6 +202,7 @@ void fwd_dev_streams_end(const fwd_rows *r, const model_layer *l);
 void fwd_dev_hyper_begin(const fwd_rows *r);
 void fwd_dev_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm);
 void fwd_dev_hyper_leave(const fwd_rows *r);
+void fwd_dev_hyper_mean(const fwd_rows *r);
 void fwd_dev_hyper_end(const fwd_rows *r, const model_layer *l);
 
 /* forward_dev_head.c. Of an MTP head or an EAGLE-3 draft, once x is the embedding's rows: x and mtp_in as its layer reads
@@ -266,11 +267,14 @@ void fwd_dev_latent_values(const fwd_rows *r, const model_layer *l, const fwd_kv
 /* forward_dev_index.c. Positions of a list at most that the layer's attention reads; 0: it sees all. Bytes that a step
  * stages, and of f->topk_scratch, for f's kinds and longest sequence; what a step stages, after its tables have places. */
 int64_t fwd_dev_chosen(const arch_config *c, int64_t layer);
+/* Positions of the list of the row at `pos`. */
+int64_t fwd_dev_listed(const arch_config *c, int64_t pos);
 size_t fwd_dev_index_stage(const fwd_dev_ctx *f, const fwd_opts *o);
 size_t fwd_dev_index_bytes(const fwd_dev_ctx *f, const arch_config *c, const fwd_opts *o);
 void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs);
 /* Of a layer with an indexer: the products of h and of the normed q_a; those of the heads' weights; keys
  * into the cache; and which positions rows attend to. */
+mm_out fwd_dev_index_gate(const fwd_rows *r, const model_layer *l);
 mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l);
 mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l);
 /* Of an indexer whose queries are made of h, or of what R_INDEX_IN_NORM makes of it: their product. */

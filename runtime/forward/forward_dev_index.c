@@ -4,7 +4,14 @@
 /* Does a layer's attention read lists of positions: the most of one; 0: it sees all. */
 int64_t fwd_dev_chosen(const arch_config *c, int64_t layer)
 {
-    return arch_indexed(c) && !c->layer[layer].index_off ? c->index_topk : 0;
+    if (!arch_indexed(c) || c->layer[layer].index_off) return 0;
+    return c->index_every ? fwd_seen_most(c) : c->index_topk;
+}
+
+int64_t fwd_dev_listed(const arch_config *c, int64_t pos)
+{
+    const int64_t every = c->index_every ? c->index_every : 1, whole = (pos + 1) / every * every;
+    return (whole < c->index_topk ? whole : c->index_topk) + (pos + 1) % every;
 }
 
 /* ---- sizes ---- */
@@ -57,7 +64,13 @@ void fwd_dev_index_begin(fwd_dev_ctx *f, int n_seqs)
 
 mm_out fwd_dev_index_key(const fwd_rows *r, const model_layer *l)
 {
-    return fwd_out(&l->lin[R_INDEX_K], r->index_k, r->c->index_dim, false);
+    return fwd_out(&l->lin[R_INDEX_K], r->index_k, arch_index_width(r->c), false);
+}
+
+mm_out fwd_dev_index_gate(const fwd_rows *r, const model_layer *l)
+{
+    return fwd_out(&l->lin[R_INDEX_GATE], r->index_k + r->c->index_dim, arch_index_width(r->c),
+                   false);
 }
 
 mm_out fwd_dev_index_query(const fwd_rows *r, const model_layer *l)
@@ -103,6 +116,12 @@ static uint8_t *keys_of(const fwd_rows *r, const fwd_kv *kv)
     return kv->v + kv_value_bytes(r->c, kv->block_size, kv->dtype);
 }
 
+/* From there, those of groups. */
+static size_t groups_at(const fwd_rows *r, const fwd_kv *kv)
+{
+    return r->c->index_every ? kv_groups_at(r->c, kv->block_size, kv->dtype) : 0;
+}
+
 /* MiniMax M3's are as the model's other norms, of q's heads too; of latents k's is a layer norm. */
 static void norm_rows(const fwd_rows *r, const model_layer *l)
 {
@@ -124,14 +143,46 @@ static void norm_rows(const fwd_rows *r, const model_layer *l)
                                             .eps = r->c->w.index_last ? norm->eps : FWD_INDEX_EPS,
                                             .layer = true,
                                             .T = r->R,
-                                            .K = D });
+                                            .K = D,
+                                            .ld = arch_index_width(r->c) });
+}
+
+/* The keys of groups that rows end, made of what `as` wrote, to their places. */
+static void store_groups(const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
+                         const dev_rope_args *as)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t D = r->c->index_dim, every = r->c->index_every;
+    f->d->ops->group_keys(f->d, &(dev_group_keys_args){ .keys = r->index_group,
+                                                        .k = as->cache_k,
+                                                        .block_stride = as->block_stride,
+                                                        .dtype = as->dtype,
+                                                        .bias = l->vec[R_INDEX_BIAS].w,
+                                                        .block = r->row_block,
+                                                        .slot = r->row_slot,
+                                                        .group = r->row_group,
+                                                        .T = r->R,
+                                                        .D = D,
+                                                        .every = every });
+    f->d->ops->rope(f->d, &(dev_rope_args){ .k = r->index_group,
+                                            .block = r->row_block,
+                                            .slot = r->row_group,
+                                            .cache_k = as->cache_k + groups_at(r, kv),
+                                            .block_stride = as->block_stride,
+                                            .block_size = as->block_size / (int)every,
+                                            .dtype = as->dtype,
+                                            .T = r->R,
+                                            .Hkv = 1,
+                                            .D = D,
+                                            .Dv = D });
 }
 
 void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    const int64_t D = c->index_dim, at = c->w.index_last ? D - c->rope_dims : 0;
+    const int64_t D = c->index_dim, W = arch_index_width(c),
+                  at = c->w.index_last ? D - c->rope_dims : 0;
     const bool on = c->w.pos == POS_ROPE;
     norm_rows(r, l);
     dev_rope_args turn = { .q = r->index_q + at,
@@ -148,6 +199,12 @@ void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *
     if (at) { /* the last dims rotate: what is written begins before them */
         f->d->ops->rope(f->d, &turn);
         turn = (dev_rope_args){ .k = r->index_k, .T = r->R, .Hkv = 1, .D = D, .Dv = D };
+    } else if (W != D) { /* k has its weights beside it */
+        turn.Hkv = 0;
+        f->d->ops->rope(f->d, &turn);
+        turn.H = 0;
+        turn.Hkv = 1;
+        turn.D = turn.Dv = W;
     }
     turn.block = r->row_block;
     turn.slot = r->row_slot;
@@ -156,6 +213,7 @@ void fwd_dev_index_store(const fwd_rows *r, const model_layer *l, const fwd_kv *
     turn.block_size = kv->block_size;
     turn.dtype = kv_of(kv->dtype, false);
     f->d->ops->rope(f->d, &turn);
+    if (c->index_every) store_groups(r, l, kv, &turn);
     fwd_dev_grow(r, r->index_q, c->index_heads, D, &l->vec[R_INDEX_SLOPE], &l->vec[R_INDEX_BASE]);
 }
 
@@ -186,6 +244,7 @@ void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which whi
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
+    const int64_t each = c->index_every ? c->index_every : 1;
     if (c->index_block) {
         choose_blocks(r, kv, which);
         return;
@@ -194,18 +253,27 @@ void fwd_dev_index_choose(const fwd_rows *r, const fwd_kv *kv, fwd_dev_which whi
                     &(dev_topk_args){ .q = r->index_q,
                                       .weight = r->index_w,
                                       .weight_scale = (float)(1 / sqrt((double)c->index_heads)),
-                                      .k = keys_of(r, kv),
+                                      .k = keys_of(r, kv) + groups_at(r, kv),
                                       .block_stride = kv->block_stride,
-                                      .block_size = kv->block_size,
+                                      .block_size = kv->block_size / (int)each,
                                       .dtype = kv_of(kv->dtype, false),
                                       .H = c->index_heads,
                                       .D = c->index_dim,
                                       .scale = (float)(1 / sqrt((double)c->index_dim)),
-                                      .topk = c->index_topk,
-                                      .longest = f->longest,
+                                      .topk = c->index_topk / each,
+                                      .every = c->index_every,
+                                      .longest = lq_ceil_div(f->longest, each),
                                       .rows = f->key_rows[which],
                                       .n_rows = f->n_key_rows[which],
                                       .tables = f->tables,
                                       .scratch = f->topk_scratch,
                                       .chosen = r->index_keys });
+    if (!c->index_every) return;
+    f->d->ops->group_list(f->d, &(dev_group_list_args){ .list = r->seen,
+                                                        .chosen = r->index_keys,
+                                                        .rows = f->key_rows[which],
+                                                        .n_rows = f->n_key_rows[which],
+                                                        .ld = fwd_seen_most(c),
+                                                        .every = each,
+                                                        .most = c->index_topk / each });
 }

@@ -315,7 +315,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.n_dist = MODEL_DIST;
     a.window = k->window && r->c->row->window != WINDOW_CHUNKS ? r->c->window : 0;
     if (l->lin[R_INDEX_Q].present) fwd_dev_index_choose(r, kv, which);
-    a.keys = k->chosen ? r->index_keys : NULL;
+    a.keys = !k->chosen ? NULL : r->c->index_every ? r->seen : r->index_keys;
     a.ld_keys = k->chosen;
     a.keys_by_head = k->chosen && r->c->index_block;
     a.n_keys = a.keys_by_head ? r->index_seen : NULL;
@@ -735,6 +735,7 @@ const fwd_ops fwd_dev = {
     .laurel = fwd_dev_laurel,
     .hyper_enter = fwd_dev_hyper_enter,
     .hyper_leave = fwd_dev_hyper_leave,
+    .hyper_mean = fwd_dev_hyper_mean,
     .hyper_end = fwd_dev_hyper_end,
     .finish = finish,
     .keep = fwd_dev_keep,

@@ -76,11 +76,12 @@ void fwd_dev_mla(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, width = kv_latent_width(c), Q = arch_q_width(c);
     const bool indexed = l->lin[R_INDEX_Q].present, own = l->lin[R_KV_A].present;
-    mm_out a[5] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
+    mm_out a[6] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
                               : fwd_out(&l->lin[R_Q], r->q, H * D, false) };
     int n = 1;
     if (own) a[n++] = fwd_out(&l->lin[R_KV_A], r->kv_a, width, false);
     if (indexed) a[n++] = fwd_dev_index_key(r, l);
+    if (indexed && c->index_every) a[n++] = fwd_dev_index_gate(r, l);
     if (l->lin[R_ATTN_GATE].present)
         a[n++] = fwd_out(&l->lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
     if (fwd_head_gates(c)) a[n++] = fwd_out(&l->lin[R_HEAD_GATE], r->head_gate, H, false);

@@ -103,7 +103,8 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
     const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
     const int64_t len = f->longest = longest(k, o);
     find_kinds(f, c, first, o->all_hidden);
-    f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+    f->stage_bytes = (c->index_every ? 5 : 4) * piece(o->max_rows, sizeof(int32_t)) +
+                     /* ids, blocks, slots, picked, and groups */
                      (fwd_dev_packs(c) ? 3 : 2) * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
                      (fwd_dev_packs(c) ? 2 : 1) * piece(o->max_rows * fwd_turns(c), sizeof(float)) +
                      piece(arch_has_state(c) ? o->max_seqs : 0, sizeof(dev_run)) +

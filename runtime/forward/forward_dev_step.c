@@ -69,7 +69,7 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
         for (int64_t row = 0, here; row < seqs[i].n_rows; row += here) {
             int32_t block, fresh;
             attn_seq one = next_rows(&seqs[i], row, rows, every, f->block_size, &block, &fresh);
-            if (of->chosen && one.pos0 >= of->chosen) one.pos0 = of->chosen - 1; /* in its list */
+            if (of->chosen) one.pos0 = fwd_dev_listed(c, one.pos0) - 1; /* in its list */
             int64_t chunks = 0, slots = 0;
             here = one.n_rows;
             dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window, end);
@@ -146,6 +146,8 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r, const fwd_batch *b)
     const size_t R = (size_t)r->R;
     r->row_block = fwd_dev_stage(f, f->host.row_block, R * sizeof *r->row_block);
     r->row_slot = fwd_dev_stage(f, f->host.row_slot, R * sizeof *r->row_slot);
+    if (r->c->index_every)
+        r->row_group = fwd_dev_stage(f, f->host.row_group, R * sizeof *r->row_group);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
         const size_t n = R * (size_t)fwd_angles(r->c, u) * sizeof(float);
         r->cos[u] = fwd_dev_stage(f, f->host.cos[u], n);

@@ -134,6 +134,7 @@ static void collapse(const fwd_rows *r, const model_layer *l, arch_role fn, int6
                                                     .eps = (float)c->hyper_eps,
                                                     .post = (float)c->hyper_post,
                                                     .after = after,
+                                                    .steps = after ? c->hyper_steps : 0,
                                                     .T = r->R,
                                                     .K = c->hidden,
                                                     .n = c->hyper,
@@ -153,10 +154,20 @@ void fwd_dev_hyper_leave(const fwd_rows *r)
     f->d->ops->spread(f->d, &(dev_spread_args){ .streams = r->streams,
                                                 .y = r->y,
                                                 .by = r->hyper + c->hyper,
+                                                .mixed = c->hyper_steps > 0,
                                                 .T = r->R,
                                                 .K = c->hidden,
                                                 .n = c->hyper,
                                                 .ldb = arch_hyper_width(c) });
+}
+
+void fwd_dev_hyper_mean(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->collapse(
+        f->d,
+        &(dev_collapse_args){
+            .x = r->x, .streams = r->streams, .T = r->R, .K = r->c->hidden, .n = r->c->hyper });
 }
 
 void fwd_dev_hyper_end(const fwd_rows *r, const model_layer *l)

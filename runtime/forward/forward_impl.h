@@ -173,6 +173,8 @@ typedef struct {
     int32_t *row_pos;                      /* [R] */
     int32_t *row_type;                     /* [R] of R_TYPE_EMBED; nothing without */
     int32_t *row_block, *row_slot;         /* [R] where each row's K and V are written */
+    int32_t *
+        row_group; /* [R] of index_every: where in its block the key of a group that it ends is; -1: it ends none */
 } fwd_rows;
 
 /* The items of a step, on the host; their rows count from the start of x. */
@@ -255,9 +257,10 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* of a layer with several streams: before it; x after attention */                                  \
     X(void, predict, (const fwd_rows *r, const model_layer *l))                                          \
     X(void, laurel, (const fwd_rows *r, const model_layer *l))                                           \
-    /* of hyper-connections: as fwd_hyper_enter, fwd_hyper_leave and fwd_hyper_end */                    \
+    /* of hyper-connections: as fwd_hyper_enter, fwd_hyper_leave, fwd_hyper_mean and fwd_hyper_end */    \
     X(void, hyper_enter, (const fwd_rows *r, const model_layer *l, arch_role fn, arch_role norm))        \
     X(void, hyper_leave, (const fwd_rows *r))                                                            \
+    X(void, hyper_mean, (const fwd_rows *r))                                                             \
     X(void, hyper_end, (const fwd_rows *r, const model_layer *l))                                        \
     /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                                 \
     X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                            \

@@ -342,7 +342,7 @@ static void to_end(fwd_rows *r, const model_layer *l, int64_t layer)
     if (r->c->w.shortcut && !r->c->layer[layer].moe) r->ops->take_up(r);
     if (arch_is_aside(r->c, layer)) fwd_aside_leave(r, l);
     if (l->lin[R_HYPER_END_FN].present || l->lin[R_HYPER_END_UP].present) r->ops->hyper_end(r, l);
-    if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);
+    if (r->c->w.hyper_mean && layer == r->whole->layers - 1) r->ops->hyper_mean(r);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
 

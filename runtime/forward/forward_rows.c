@@ -169,7 +169,8 @@ static int64_t picked_width(const arch_config *c)
     X(row_pos, 1)                                 \
     X(row_type, c->types ? 1 : 0)                 \
     X(row_block, 1)                               \
-    X(row_slot, 1)
+    X(row_slot, 1)                                \
+    X(row_group, c->index_every ? 1 : 0)
 #define HELD(X)                                                 \
     X(h, c->hidden)                                             \
     X(y, c->hidden)                                             \
@@ -360,11 +361,15 @@ static void place_growth(fwd_rows *r, const attn_seq *s)
 
 static void place_rows(fwd_rows *r, const attn_seq *s, int block_size)
 {
+    const int64_t every = r->c->index_every;
     for (int64_t i = 0; i < s->n_rows; i++) {
         int64_t pos = s->pos0 + i;
         r->row_pos[s->row0 + i] = (int32_t)pos;
         r->row_block[s->row0 + i] = s->table[pos / block_size];
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
+        if (every)
+            r->row_group[s->row0 + i] =
+                (pos + 1) % every ? -1 : (int32_t)(pos % block_size / every);
     }
     for (int64_t i = 0; i < s->n_rows && fwd_turns(r->c); i++)
         r->turns[s->row0 + i] = turns_at(s->pos0 + i);

@@ -89,8 +89,9 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
         c->w.mla ? bad_latents(c)
                  : c->head_dim > most || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > most;
     const char *what = no_kernel_for(c);
-    if (!what && c->hyper && !c->w.hyper_apart) what = "hyper-connections that mix streams";
-    if (!what && c->index_every) what = "attention to groups of positions";
+    if (!what && c->index_every && (arch_index_mean(c) || arch_shares_index(c)))
+        what = arch_index_mean(c) ? "groups of positions by the mean of their keys"
+                                  : "groups of positions that several layers attend to";
     if (!what && (c->index_block > DEV_TOPK_BLOCK ||
                   (c->index_block && c->index_topk / c->index_block > DEV_TOPK_BLOCKS)))
         what = "attention to blocks of such a size";

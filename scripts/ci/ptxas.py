@@ -24,7 +24,7 @@ BUDGET = {
     "post_kernel": (256, 40, 64),
     "altup_kernel": (256, 64, 544),
     "gauge_kernel": (256, 40, 64),
-    "collapse_kernel": (256, 40, 64),
+    "collapse_kernel": (256, 40, 320),
     "spread_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
     "swap_kernel": (256, 40, 0),
@@ -61,6 +61,8 @@ BUDGET = {
     "block_pick_kernel": (512, 64, 1280),     # two blocks
     "score_kernel": (128, 128, 17408),  # four blocks
     "pick_kernel": (512, 128, 256),     # one block
+    "keys_kernel": (128, 40, 0),
+    "list_kernel": (128, 40, 0),
     "draw_kernel": (512, 128, 0),      # one block
     "sum_kernel": (256, 40, 0),
     "gemm_kernel": (256, 128, 8448),   # two blocks

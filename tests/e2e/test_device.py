@@ -79,7 +79,8 @@ def test_streams_come_over_where_the_first_layers_are_the_cpus(gpu, llmq, tmp_pa
         assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * max(map(abs, want)), layers
 
 
-@pytest.mark.parametrize("arch, layers", [("longcat-flash", 1), ("longcat-flash", 2), ("minimax", 1), ("smallthinker", 2), ("arctic", 1)])
+@pytest.mark.parametrize("arch, layers", [("longcat-flash", 1), ("longcat-flash", 2), ("minimax", 1), ("smallthinker", 2), ("arctic", 1),
+                                          ("glm5-next", 2)])
 def test_layers_after_the_cpus_go_on_from_what_those_left(gpu, llmq, tmp_path, arch, layers):
     """Of LongCat also between experts and the layer whose end they join."""
     exact = ["--activations", "f32"]
@@ -88,7 +89,7 @@ def test_layers_after_the_cpus_go_on_from_what_those_left(gpu, llmq, tmp_path, a
     assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * max(map(abs, want))
 
 
-@pytest.mark.parametrize("arch", ["minimax", "smallthinker", "arctic", "longcat-flash"])
+@pytest.mark.parametrize("arch", ["minimax", "smallthinker", "arctic", "longcat-flash", "glm5-next"])
 def test_steps_of_graphs_answer_as_without(gpu, arch):
     args = ["run", ARCH / arch, "--ids", IDS, "-n", "5", "--ignore-eos", "--device", "cuda", "--logprobs", "0"]
     got, want = gpu.json(*args), gpu.json(*args, "--enforce-eager")
@@ -173,7 +174,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("zamba2", "transformers beside the residual"), ("deepseek-v4", "hyper-connections that mix streams")])
+@pytest.mark.parametrize("arch, what", [("zamba2", "transformers beside the residual"), ("deepseek-v4", "attention to compressed positions")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
@@ -400,7 +401,7 @@ def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
 
 
 @pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "gemma3n", "mimo-v2-flash", "minimax", "smallthinker", "arctic",
-                                  "longcat-flash"])
+                                  "longcat-flash", "glm5-next"])
 def test_a_prompts_last_row_is_all_that_is_answered_from(gpu, llmq, arch):
     args = ["run", ARCH / arch, "--ids", IDS, "-n", "3", "--ignore-eos", "--logprobs", "0", "--activations", "f32",
             "--kv-cache-dtype", "f32"]
@@ -872,6 +873,8 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "smallthinker", 1.5, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "longcat-flash", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "longcat-flash", 1.5, ["--gpu-layers", 3, "--max-num-seqs", 4]),
+    (ARCH / "glm5-next", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # groups of positions
+    (ARCH / "glm5-next", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "tests/golden/mtp/qwen3.5", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),
     (ROOT / "tests/golden/mtp/deepseek-v3", 2, ["--device", "cuda", "--max-num-seqs", 4, "--speculative-mtp"]),

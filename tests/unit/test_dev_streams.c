@@ -232,9 +232,32 @@ TEST(rows_are_scaled_to_the_magnitude_of_another)
     }
 }
 
-/* The formulas of forward_hyper.c, of streams that are not mixed. */
+/* m [n, n]: softmax of rows plus 0.25, then columns, and rows and columns in turns. */
+static void mix_row(float *m, int64_t n, int64_t steps)
+{
+    double v[DEV_STREAMS][DEV_STREAMS];
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t k = 0; k < n; k++)
+            sum += v[j][k] = exp((double)m[j * n + k]);
+        for (int64_t k = 0; k < n; k++)
+            v[j][k] = v[j][k] / sum + 0.25;
+    }
+    for (int64_t step = 0; step < 2 * steps - 1; step++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0.25;
+            for (int64_t k = 0; k < n; k++)
+                sum += step % 2 ? v[j][k] : v[k][j];
+            for (int64_t k = 0; k < n; k++)
+                *(step % 2 ? &v[j][k] : &v[k][j]) /= sum;
+        }
+    for (int64_t i = 0; i < n * n; i++)
+        m[i] = (float)v[i / n][i % n];
+}
+
+/* The formulas of forward_hyper.c. */
 static void collapse_row(float *x, float *mix, const float *s, const float *base,
-                         const float *scale, int64_t n, int64_t K, bool after)
+                         const float *scale, int64_t n, int64_t K, bool after, int64_t steps)
 {
     double squares = 0, pre[DEV_STREAMS];
     for (int64_t i = 0; i < n * K; i++)
@@ -246,8 +269,11 @@ static void collapse_row(float *x, float *mix, const float *s, const float *base
         if (j < n)
             pre[j] = share + 0.25;
         else
-            mix[j] = (float)(1.7 * share + 0.25);
+            mix[j] = (float)(1.7 * share + (steps ? 0 : 0.25));
     }
+    for (int64_t j = 2 * n; j < 2 * n + n * n && steps; j++)
+        mix[j] = (float)((double)mix[j] * by * (double)scale[2] + (double)base[j]);
+    if (steps) mix_row(mix + 2 * n, n, steps);
     for (int64_t k = 0; k < K; k++) {
         double sum = 0;
         for (int64_t j = 0; j < n; j++)
@@ -261,23 +287,27 @@ TEST(streams_become_what_a_branch_reads_and_take_what_it_gives)
     static const struct {
         int64_t n, K;
         bool after;
-    } cases[] = { { 1, 31, true }, { 3, 257, true }, { 4, 1024, false }, { 8, 300, true } };
-    enum { T = 3, LD = 2 * DEV_STREAMS + 1 };
+        int64_t steps;
+    } cases[] = { { 1, 31, true, 0 },    { 3, 257, true, 0 }, { 4, 1024, false, 0 },
+                  { 8, 300, true, 0 },   { 1, 31, true, 2 },  { 3, 257, true, 5 },
+                  { 4, 1024, true, 20 }, { 8, 300, true, 1 } };
+    enum { T = 3, ALL = (2 + DEV_STREAMS) * DEV_STREAMS, LD = ALL + 1 };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const int64_t n = cases[i].n, K = cases[i].K, S = n * K;
         rig r;
         rig_open(&r);
         float *x = floats(&r, T * K, 1), *mix = floats(&r, T * LD, 2), *s = floats(&r, T * S, 3),
-              *base = floats(&r, 2 * n, 4), *scale = floats(&r, 2, 5), *y = floats(&r, T * K, 6);
+              *base = floats(&r, ALL, 4), *scale = floats(&r, 3, 5), *y = floats(&r, T * K, 6);
         dev_collapse_args a = { .x = put(&r, x, (size_t)(T * K) * 4),
                                 .mix = put(&r, mix, (size_t)T * LD * 4),
                                 .streams = put(&r, s, (size_t)(T * S) * 4),
-                                .base = put(&r, base, (size_t)(2 * n) * 4),
-                                .scale = put(&r, scale, 2 * sizeof *scale),
+                                .base = put(&r, base, ALL * sizeof *base),
+                                .scale = put(&r, scale, 3 * sizeof *scale),
                                 .norm_eps = 1e-3f,
                                 .eps = 0.25f,
                                 .post = 1.7f,
                                 .after = cases[i].after,
+                                .steps = cases[i].steps,
                                 .T = T,
                                 .K = K,
                                 .n = n,
@@ -287,20 +317,47 @@ TEST(streams_become_what_a_branch_reads_and_take_what_it_gives)
         ops->spread(&r.d, &(dev_spread_args){ .streams = on,
                                               .y = put(&r, y, (size_t)(T * K) * 4),
                                               .by = a.mix + n,
+                                              .mixed = cases[i].steps > 0,
                                               .T = T,
                                               .K = K,
                                               .n = n,
                                               .ldb = LD });
         for (int64_t t = 0; t < T; t++) {
-            collapse_row(x + t * K, mix + t * LD, s + t * S, base, scale, n, K, cases[i].after);
-            for (int64_t k = 0; k < S; k++)
-                s[t * S + k] += mix[t * LD + n + k / K] * y[t * K + k % K];
+            const float *by = mix + t * LD + n, *m = by + n;
+            float *was = lq_push(&r.a, (size_t)S * 4);
+            collapse_row(x + t * K, mix + t * LD, s + t * S, base, scale, n, K, cases[i].after,
+                         cases[i].steps);
+            memcpy(was, s + t * S, (size_t)S * 4);
+            for (int64_t k = 0; k < S; k++) {
+                double sum = (double)by[k / K] * (double)y[t * K + k % K];
+                for (int64_t j = 0; j < n && cases[i].steps; j++)
+                    sum += (double)m[j * n + k / K] * (double)was[j * K + k % K];
+                s[t * S + k] = (float)(sum + (cases[i].steps ? 0 : (double)was[k]));
+            }
         }
         check_near(&r, a.x, x, T * K, S, "what a branch reads");
         check_near(&r, a.mix, mix, T * LD, S, "factors on what it gives");
         check_near(&r, on, s, T * S, S, "streams after it");
         rig_close(&r);
     }
+}
+
+TEST(streams_end_as_their_mean)
+{
+    enum { T = 3, K = 257, N = 3 };
+    rig r;
+    rig_open(&r);
+    float *x = floats(&r, T * K, 1), *s = floats(&r, T * N * K, 2);
+    const dev_collapse_args a = {
+        .x = put(&r, x, T * K * 4), .streams = put(&r, s, T * N * K * 4), .T = T, .K = K, .n = N
+    };
+    ops->collapse(&r.d, &a);
+    for (int64_t i = 0; i < T * K; i++) {
+        const float *of = s + i / K * N * K + i % K;
+        x[i] = (float)(((double)of[0] + (double)of[K] + (double)of[2 * K]) / N);
+    }
+    check_near(&r, a.x, x, T * K, N, "their mean");
+    rig_close(&r);
 }
 
 int main(int argc, char **argv)
@@ -313,5 +370,6 @@ int main(int argc, char **argv)
     RUN(streams_are_predicted_and_corrected_as_on_the_cpu);
     RUN(rows_are_scaled_to_the_magnitude_of_another);
     RUN(streams_become_what_a_branch_reads_and_take_what_it_gives);
+    RUN(streams_end_as_their_mean);
     return check_end();
 }

@@ -1,5 +1,6 @@
 /* tests/unit/test_dev_topk.c - a device table's choice of keys against the CPU's, to the bit, and attention to
  * lists of positions: the CPU's bits, or those of the same keys side by side in a cache. */
+#include "kernels/dispatch.h"
 #include "kernels/topk.h"
 #include "kernels/topk_blocks.h"
 #include "tests/support/devrig.h"
@@ -190,6 +191,97 @@ TEST(the_device_chooses_the_keys_that_the_cpu_does)
     one_choice(&choices[2], 1000);
     one_choice(&choices[9], DEV_TOPK_PART + 1);
     if (check_hard()) one_choice(&long_choice, 0);
+}
+
+/* Of a sequence of n positions whose rows come in one step, in blocks of BLOCK: keys of the groups that they end, and the
+ * lists of rows that have chosen all groups, the last one first. */
+static void one_grouping(const char *why, kv_dtype dtype, int64_t D, int64_t every, int64_t n)
+{
+    enum { BLOCK = 16 };
+    rig r;
+    uint64_t seed = 3;
+    rig_open(&r);
+    const size_t row = attn_kv_row_bytes(dtype, 2 * D), stride = lq_round_up(row * BLOCK, 64);
+    const int64_t most = n / every, ld = most * every + every, blocks = lq_ceil_div(n, BLOCK);
+    uint8_t *cache = lq_push(&r.a, stride * (size_t)blocks);
+    int32_t *at[3], *chosen = lq_push(&r.a, (size_t)(n * most) * 4),
+                    *list = lq_push(&r.a, (size_t)(n * ld) * 4);
+    dev_key_row *rows = lq_push(&r.a, (size_t)n * sizeof *rows);
+    float *x = lq_push(&r.a, (size_t)(n * 2 * D) * 4),
+          *bias = lq_push(&r.a, (size_t)(every * D) * 4),
+          *want = lq_push(&r.a, (size_t)(n * D) * 4);
+    for (int i = 0; i < 3; i++)
+        at[i] = lq_push(&r.a, (size_t)n * 4);
+    fill_row(x, n * 2 * D, &seed);
+    fill_row(bias, every * D, &seed);
+    fill_row(want, n * D, &seed);
+    const float *before = put(&r, want, (size_t)(n * D) * 4);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t there = (t + 1) / every;
+        uint8_t *block = cache + (size_t)(blocks - 1 - t / BLOCK) * stride;
+        at[0][t] = (int32_t)(blocks - 1 - t / BLOCK);
+        at[1][t] = (int32_t)(t % BLOCK);
+        at[2][t] = (t + 1) % every ? -1 : (int32_t)(t % BLOCK / every);
+        rows[t] = (dev_key_row){ (int32_t)t, (int32_t)t, 0 };
+        for (int64_t i = 0; i < there; i++)
+            chosen[t * most + i] = (int32_t)(there - 1 - i);
+        attn_kv_write(block, at[1][t], BLOCK, x + t * 2 * D, 1, 2 * D, dtype);
+        k_get()->attn_v(x + t * 2 * D, block + (size_t)at[1][t] * row, 1, 2 * D, dtype);
+        for (int64_t d = 0; d < D && at[2][t] >= 0; d++) {
+            double sum = 0, key = 0;
+            for (int64_t i = 0; i < every; i++) {
+                const float *of = x + (t + 1 - every + i) * 2 * D;
+                const double e = exp((double)of[D + d] + (double)bias[i * D + d]);
+                sum += e;
+                key += e * (double)of[d];
+            }
+            want[t * D + d] = (float)(key / sum);
+        }
+    }
+    const dev_group_keys_args keys = { .keys = (float *)(uintptr_t)before,
+                                       .k = put(&r, cache, stride * (size_t)blocks),
+                                       .block_stride = stride,
+                                       .dtype = dtype,
+                                       .bias = put(&r, bias, (size_t)(every * D) * 4),
+                                       .block = put(&r, at[0], (size_t)n * 4),
+                                       .slot = put(&r, at[1], (size_t)n * 4),
+                                       .group = put(&r, at[2], (size_t)n * 4),
+                                       .T = n,
+                                       .D = D,
+                                       .every = every };
+    const dev_group_list_args lists = { .list = put(&r, NULL, (size_t)(n * ld) * 4),
+                                        .chosen = put(&r, chosen, (size_t)(n * most) * 4),
+                                        .rows = put(&r, rows, (size_t)n * sizeof *rows),
+                                        .n_rows = n,
+                                        .ld = ld,
+                                        .every = every,
+                                        .most = most };
+    ops->group_keys(&r.d, &keys);
+    ops->group_list(&r.d, &lists);
+    float *got = lq_push(&r.a, (size_t)(n * D) * 4);
+    if (get(&r, got, keys.keys, (size_t)(n * D) * 4, why))
+        for (int64_t i = 0; i < n * D; i++)
+            CHECK(fabsf(got[i] - want[i]) <= 1e-5f * (1 + fabsf(want[i])), "%s: %g, not %g", why,
+                  (double)got[i], (double)want[i]);
+    if (get(&r, list, lists.list, (size_t)(n * ld) * 4, why))
+        for (int64_t t = 0; t < n; t++) {
+            const int64_t there = (t + 1) / every;
+            for (int64_t i = 0; i < t + 1; i++) {
+                const int64_t pos =
+                    i < there * every ? (there - 1 - i / every) * every + i % every : i;
+                CHECK(list[t * ld + i] == pos, "%s: row %d", why, (int)t);
+            }
+        }
+    rig_close(&r);
+}
+
+TEST(groups_have_a_key_and_their_positions)
+{
+    one_grouping("f32, dims that are no fours", KV_F32, 6, 4, 39);
+    one_grouping("bf16", KV_BF16, 160, 2, 33);
+    one_grouping("f16, a group of a block", KV_F16, 8, 16, 32);
+    one_grouping("int8", KV_I8, 8, 4, 23);
+    one_grouping("fp8", KV_F8, 128, 4, 20);
 }
 
 /* Of the cache and rows of a choice, whose topk is of blocks. */
@@ -517,6 +609,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(the_device_chooses_the_keys_that_the_cpu_does);
     RUN(the_device_chooses_the_blocks_that_the_cpu_does);
+    RUN(groups_have_a_key_and_their_positions);
     RUN(scratch_of_a_choice_is_bounded);
     RUN(attention_to_lists_is_the_cpus);
     return check_end();

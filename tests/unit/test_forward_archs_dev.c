@@ -76,6 +76,7 @@ static const struct {
     { "arctic", "experts that do", false, true },
     { "longcat-flash", "experts that join a layer later, some of which pass on what they read",
       false, false },
+    { "glm5-next", "hyper-connections that mix, attention to groups of positions", false, false },
     { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 

@@ -266,10 +266,11 @@ TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
     static const struct {
         const char *name;
         int64_t layers; /* on the device; 0: all */
-    } cases[] = { { "ministral", 0 },  { "gemma4-ple", 0 },    { "gemma4-ple", 4 },
-                  { "laguna", 0 },     { "deepseek-v32", 0 },  { "gemma3n", 0 },
-                  { "hy-v4", 0 },      { "hy-v4", 1 },         { "axk2", 0 },
-                  { "dots3-note", 2 }, { "mistral-large4", 0 } };
+    } cases[] = { { "ministral", 0 },  { "gemma4-ple", 0 },     { "gemma4-ple", 4 },
+                  { "laguna", 0 },     { "deepseek-v32", 0 },   { "gemma3n", 0 },
+                  { "hy-v4", 0 },      { "hy-v4", 1 },          { "axk2", 0 },
+                  { "dots3-note", 2 }, { "mistral-large4", 0 }, { "glm5-next", 0 },
+                  { "glm5-next", 2 } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         const char *name = cases[i].name;
         const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
