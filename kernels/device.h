@@ -382,10 +382,10 @@ typedef struct {
     int64_t T, E, k, idle;
 } dev_place_args;
 
-/* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i. */
+/* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i, and bias. */
 typedef struct {
     float *out;
-    const float *y, *share; /* y [T * k, H]; share NULL: 1 */
+    const float *y, *share, *bias; /* y [T * k, H]; share NULL: 1; bias [H] or NULL */
     const int32_t *place;
     int64_t T, H, k;
 } dev_join_args;

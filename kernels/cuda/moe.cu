@@ -280,8 +280,8 @@ inline namespace CU_NAME(moe_cu)
     }
 
     __global__ void __launch_bounds__(THREADS)
-        join_kernel(G<float> out, G<const float> y, G<const float> share, G<const int32_t> place,
-                    int64_t H, int k)
+        join_kernel(G<float> out, G<const float> y, G<const float> share, G<const float> bias,
+                    G<const int32_t> place, int64_t H, int k)
     {
         const int64_t h = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
         cu_follow();
@@ -289,6 +289,7 @@ inline namespace CU_NAME(moe_cu)
         float sum = 0;
         for (int i = 0; i < k; i++)
             sum += (share ? (float)share[t * k + i] : 1.0f) * y[place[t * k + i] * H + h];
+        if (bias) sum += bias[h];
         out[t * H + h] += sum;
     }
 
@@ -328,6 +329,6 @@ void CU_NAME(join_experts)(dev *d, const dev_join_args *a)
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_FOLLOW(d, "join_experts", join_kernel, dim3((unsigned)lq_ceil_div(a->H, THREADS), n),
                   THREADS, 0, a->out + t * a->H, a->y, a->share ? a->share + t * a->k : NULL,
-                  a->place + t * a->k, a->H, (int)a->k);
+                  a->bias, a->place + t * a->k, a->H, (int)a->k);
     }
 }

@@ -585,6 +585,7 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     f->d->ops->join_experts(f->d, &(dev_join_args){ .out = c->latent ? r->latent_sum : r->out,
                                                     .y = r->expert_out,
                                                     .share = c->w.share_in ? NULL : r->share,
+                                                    .bias = l->vec[R_EXPERTS_BIAS].w,
                                                     .place = r->place,
                                                     .T = r->R,
                                                     .H = H,

@@ -20,7 +20,6 @@ static const struct {
     { R_LATENT_NORM, "norms of what experts read" },
     { R_EXPERT_OUT_NORM, "norms of what each expert gives" },
     { R_HEAD_NORM, "an output head of activations that are normed" },
-    { R_EXPERTS_BIAS, "a bias on what experts give" },
 };
 
 static const char *no_kernel_for(const arch_config *c)
