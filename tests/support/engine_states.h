@@ -103,4 +103,18 @@ static inline void guesses_go_back(int threads, eng_opts o, int copies, const ch
     rig_close(&r);
 }
 
+/* golden, on a device. Ends the program where there is none, and with 1 where it failed. */
+static inline void golden_open_on_device(void)
+{
+    lq_err err = { "" };
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
+        exit(0);
+    }
+    if (!golden_open()) exit(1);
+    if (!model_to_device(&golden, "cuda", &(model_share){ 0 }, &err)) return;
+    printf("%s\n", err.msg);
+    exit(1);
+}
+
 #endif

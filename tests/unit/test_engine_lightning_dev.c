@@ -9,18 +9,9 @@ TEST(beams_have_states_of_their_own_there) { beams_are_apart(); }
 
 int main(int argc, char **argv)
 {
-    lq_err err = { "" };
-    if (dev_count(&err) == 0) {
-        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
-        return 0;
-    }
-    if (!golden_open()) return 1;
-    const lq_status s = model_to_device(&golden, "cuda", &(model_share){ 0 }, &err);
-    CHECK(!s, "%s", err.msg);
-    if (!s) {
-        RUN(a_conversation_goes_on_from_a_state_with_fixed_decays);
-        RUN(beams_have_states_of_their_own_there);
-    }
+    golden_open_on_device();
+    RUN(a_conversation_goes_on_from_a_state_with_fixed_decays);
+    RUN(beams_have_states_of_their_own_there);
     golden_close();
     return check_end();
 }
