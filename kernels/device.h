@@ -492,9 +492,8 @@ typedef struct {
     kv_dtype dtype; /* of codes rows begin at multiples of 4 bytes */
     int64_t H, D;
     float scale;
-    int64_t topk; /* at most DEV_TOPK_MOST */
-    int64_t
-        every; /* > 0: keys are of groups of so many positions, of which rows see the whole ones */
+    int64_t topk;    /* at most DEV_TOPK_MOST */
+    int64_t every;   /* > 0: keys are of groups of so many positions; rows see whole ones */
     int64_t longest; /* keys of a row at most */
     const dev_key_row *rows;
     int64_t n_rows;

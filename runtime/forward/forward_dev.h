@@ -138,10 +138,10 @@ struct fwd_dev_ctx {
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
-    /* The same of MLA's heads, each with all rows: staged; and on the host, both [heads + 1]. */
+    /* The same of MLA's heads, each with all rows: staged, also of the wanted rows alone, where layers come after the
+     * last of all rows; and on the host, both [heads + 1]. */
     const int32_t *head_first, *head_busy, *packed_head_first;
-    int32_t *
-        head_rows; /* packed_head_first: of the wanted rows, where layers come after the last of all rows */
+    int32_t *head_rows;
     struct {
         int64_t most;             /* rank at most of a pass; 0: there are none */
         fwd_dev_rows all, picked; /* picked: of the last layer, once the others are gone */
