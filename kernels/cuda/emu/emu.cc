@@ -25,7 +25,7 @@ struct allocation {
 };
 static allocation *allocs;
 static size_t n_allocs, cap_allocs;
-static size_t found[64]; /* by address: the allocation that was found last */
+static size_t found[1024]; /* by address: the allocation that was found last */
 int running;
 
 static bool holds(const allocation *a, uintptr_t at)
@@ -36,6 +36,7 @@ static bool holds(const allocation *a, uintptr_t at)
 span find_global(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
+    if (!p) return { 0, 0 };
     size_t *last = &found[at / 256 % (sizeof found / sizeof *found)];
     if (*last < n_allocs && holds(&allocs[*last], at))
         return { allocs[*last].lo, allocs[*last].hi };
