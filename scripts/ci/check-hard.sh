@@ -41,12 +41,16 @@ step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded
 step "quantizing on 2, 3, 4 and 8 ranks" env LLMQ_HARD=1 "$python" -m pytest -q -rs --no-header -p no:cacheprovider tests/e2e/test_ranks.py
 step "every architecture through every method" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider \
     tests/e2e/test_architectures.py
+step "what quantizing says that it needs" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider \
+    tests/e2e/test_quantize_need.py
 step "training of layers of every kind" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider tests/e2e/test_tune_layers.py
 step "the link between two ranks cut" e2e -rs tests/soak/test_cut_link.py
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "a server killed $LLMQ_KILLS times while it writes its KV cache to disk" e2e tests/server/test_kv_disk.py -k killed
 step "every row of the emulated device's tests" env LLMQ_HARD=1 make -s test-cuda-emu
+step "commands on an emulated device" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider tests/e2e/test_device.py
 step "every row of attention's tests" env LLMQ_HARD=1 build/tests/test_attn
+step "every row of the tests of ARM's kernels" env LLMQ_HARD=1 make -s test-neon
 step "the emulated device's tests on sm_80 and sm_86" make -s test-cuda-parts
 step "the bundle for rented GPUs, every step of it in an empty root" env LLMQ_HARD=1 "$python" -m pytest -q --no-header \
     -p no:cacheprovider tests/e2e/test_gpu_bundle.py

@@ -506,8 +506,8 @@ def test_odd_names_are_only_names(llmq, tmp_path):
     assert llmq.json("verify", tmp_path / " o %n.llmq")["ok"]
 
 
-def test_a_model_cut_short_while_it_is_read_is_an_error(llmq, model, tmp_path):
-    source = copy(model, tmp_path / "model")
+def test_a_model_cut_short_while_it_is_read_is_an_error(llmq, tmp_path):
+    source = copy(DRAFT, tmp_path / "model")
     with stopped(llmq, "part-00000.llmq", "quantize", source, "-o", tmp_path / "q.llmq", "--method", "gptq",
                  stderr=-1) as p:
         os.truncate(source / "model.safetensors", 4096)

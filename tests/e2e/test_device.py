@@ -145,14 +145,14 @@ def test_a_server_there_has_adapters_that_come_while_others_run(gpu, tmp_path):
         alone = [ask(name) for name in ("base", "plain")]
         assert alone[0] != alone[1]
         with ThreadPoolExecutor(3) as pool:
-            going = pool.submit(ask, "plain", 120)
+            going = pool.submit(ask, "plain", 60)
             r = s.post("/v1/load_lora_adapter", {"lora_name": "late", "lora_path": "dora"})
             assert r.status == 200, r.read()
             assert not going.done(), "it was loaded beside a request"
             late, *again = pool.map(ask, ("late", "base", "plain"))
             assert again == alone and late not in alone
             assert s.post("/v1/unload_lora_adapter", {"lora_name": "plain"}).status == 200
-            assert len(going.result()[0]["logprobs"]["tokens"]) == 120
+            assert len(going.result()[0]["logprobs"]["tokens"]) == 60
         assert ask("late") == late
 
 
@@ -537,7 +537,7 @@ def test_auto_is_trained_on_a_gpu(gpu, tmp_path):
     ids = tmp_path / "t.ids"
     ids.write_text(" ".join(str(i * 37 % 61) for i in range(600)))
     args = ["quantize", ARCH / "llama3-gqa", "--method", "auto", "--group-size", "16", "--calib", ids,
-            "--calib-samples", "24", "--calib-len", "16", "--tune", "4", "--json"]
+            "--calib-samples", "12", "--calib-len", "16", "--tune", "2", "--json"]
 
     def made(name, *more):
         result = json.loads(gpu(*args, "-o", tmp_path / name, *more).stdout)
@@ -545,9 +545,10 @@ def test_auto_is_trained_on_a_gpu(gpu, tmp_path):
 
     cpu, recipe = made("cpu.llmq")
     there, there_recipe = made("gpu.llmq", "--device", "cuda", "--threads", "1")
-    made("again.llmq", "--device", "cuda", "--threads", "3")
-    assert planes(tmp_path / "gpu.llmq") == planes(tmp_path / "again.llmq")
-    assert there_recipe == {**recipe, "device": "cuda"} and there_recipe["tune"] == 4
+    if os.environ.get("LLMQ_HARD"):
+        made("again.llmq", "--device", "cuda", "--threads", "3")
+        assert planes(tmp_path / "gpu.llmq") == planes(tmp_path / "again.llmq")
+    assert there_recipe == {**recipe, "device": "cuda"} and there_recipe["tune"] == 2
     for key in ("kl_held_back_before", "kl_held_back_after"):
         assert there[key] == pytest.approx(cpu[key], rel=0.1)
     assert there["check"]["kl_mean"] == pytest.approx(cpu["check"]["kl_mean"], rel=0.1)

@@ -50,16 +50,16 @@ CHANGED = [("an option", ["--bits", "3"], "recipe.bits: 4, now 3"),
 
 
 @pytest.mark.parametrize("why,more,text", CHANGED, ids=[x[0] for x in CHANGED])
-def test_state_of_another_run_is_refused_by_name(llmq, model, tmp_path, why, more, text):
+def test_state_of_another_run_is_refused_by_name(llmq, draft, tmp_path, why, more, text):
     out, kept = tmp_path / "q.llmq", part(tmp_path / "q.llmq", 0)
-    kill_after(llmq, model, out, 0, *GPTQ)
+    kill_after(llmq, draft, out, 0, *GPTQ)
     now = [*(GPTQ[2:] if "--method" in more else GPTQ), *more]
     for how in ([], ["--resume"]):
-        p = llmq("quantize", model, "-o", out, *now, *how, code=2)
+        p = llmq("quantize", draft, "-o", out, *now, *how, code=2)
         assert text in p.stderr and "--no-resume" in p.stderr and kept.exists()
         assert "an array" not in p.stderr  # what differs in it is named
-    llmq("quantize", model, "-o", out, *now, "--no-resume")
-    llmq("quantize", model, "-o", tmp_path / "new.llmq", *now)
+    llmq("quantize", draft, "-o", out, *now, "--no-resume")
+    llmq("quantize", draft, "-o", tmp_path / "new.llmq", *now)
     assert digest(out) == digest(tmp_path / "new.llmq")
 
 

@@ -28,7 +28,7 @@ SHORT, LONG = ["--calib-samples", "16", "--calib-len", "16"], ["--calib-samples"
 
 DENSE = [("each tensor by a rank", ["rtn", "--check"]), ("stages, pieces of rows", ["gptq", *LONG]),
          ("folding", ["awq", *QUICK]), ("curvature, training, text of its own", ["auto", "--tune", "2", "--self-samples", "2", *QUICK]),
-         ("steps of one window, of codes too", ["auto", "--self-samples", "0", *SHORT]),
+         ("steps of one window, of codes too", ["auto", "--tune", "8", "--self-samples", "0", *SHORT]),
          ("training within a limit", ["auto", "--tune", "2", "--self-samples", "3", "--memory-limit", "78M", *LONG]),
          ("columns of outliers", ["int8", *QUICK]), ("bits that are shared out", ["gptq", "--bpw", "4.5", *QUICK]),
          ("within a limit", ["gptq", "--memory-limit", "least", *LONG])]
@@ -89,8 +89,9 @@ def random_weights(folder, config, shapes):
     return folder
 
 
-FACTORS = [("in stages", ["gptq", "--no-fold"]), ("one for each matrix", ["auto", "--tune", "0", "--no-fold"]),
-           *[("those of a layer at once", ["gptq", "--fold", "--no-match"])] * HARD]
+FACTORS = [("in stages", ["gptq", "--no-fold"]),
+           *[("one for each matrix", ["auto", "--tune", "0", "--no-fold"]),
+             ("those of a layer at once", ["gptq", "--fold", "--no-match"])] * HARD]
 
 
 @pytest.mark.parametrize("why,args", FACTORS, ids=[x[0] for x in FACTORS])

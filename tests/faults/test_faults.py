@@ -9,7 +9,7 @@ from jobs import EXHAUSTIVE, JOBS, first_of_each, walk
 from shim import ALLOC, CHANGE, OPEN, READ, SHORT, THREAD, WRITE, Fault
 
 # classes, how they fail, of the sample one in
-KINDS = [(ALLOC, (errno.ENOMEM,), 40),
+KINDS = [(ALLOC, (errno.ENOMEM,), 100),
          (OPEN, (errno.EMFILE,), 7),
          (READ, (errno.EIO, errno.EINTR, SHORT), 11),
          (WRITE, (errno.ENOSPC, errno.EINTR, SHORT), 7),

@@ -10,6 +10,7 @@ typedef struct {
 extern emu_counts emu_counted;
 extern size_t emu_graphs;
 extern int emu_cc, emu_sm;
+extern size_t emu_memory;
 
 static inline emu_counts counted_since(const emu_counts *before)
 {

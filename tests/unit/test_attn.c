@@ -393,6 +393,7 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
                 CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32",
                       s->why);
                 for (size_t k = 0; k < LQ_COUNT(ways); k++, n_done++) {
+                    if ((i + k + (size_t)(f + d)) % 2 && !check_hard()) continue;
                     int64_t chunk = ways[k].chunk < s->T ? ways[k].chunk : s->T;
                     paired = ways[k].paired;
                     float *got = run(s, &in, ways[k].n_seqs, ways[k].block_size, chunk, (kv_dtype)d,

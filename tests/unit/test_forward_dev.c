@@ -208,7 +208,8 @@ TEST(many_rows_over_a_cache_of_codes_stray_no_further_than_the_cpus)
     }
 }
 
-/* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
+/* In f32 a row's sums have one order whatever shares the batch, as on the CPU. Each model has one of the cuts, all of
+ * them by check_hard. */
 TEST(batch_chunks_and_blocks_change_no_byte)
 {
     static const struct {
@@ -225,6 +226,7 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
         float *want = cut_of(models[i].name, o, &prefill_then_decode, models[i].ids, &n);
         for (size_t k = 0; k < LQ_COUNT(cuts) && want; k++) {
+            if (k != i % LQ_COUNT(cuts) && !check_hard()) continue;
             float *got = cut_of(models[i].name, o, &cuts[k], models[i].ids, &m);
             CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s: %s", models[i].name,
                   cuts[k].why);
@@ -662,14 +664,15 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
                   took, said);
             fwd_close(f);
             /* It is one piece: a byte less, and nothing is taken. */
-            void *rest = d->ops->alloc(d, before - took + 1);
+            const size_t memory = emu_memory;
+            emu_memory -= before - took + 1;
             s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
             char want[80];
             snprintf(want, sizeof want, "a step need %zu bytes, found %zu free", took, took - 1);
             CHECK(s == LQ_ENOMEM && strstr(err.msg, want), "%s: '%s', not '%s'", name, err.msg,
                   want);
             CHECK(d->ops->room(d) == took - 1, "%s: %zu", name, d->ops->room(d));
-            d->ops->free(d, rest);
+            emu_memory = memory;
             s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
             CHECK(!s, "%s, after a failure: %s", name, err.msg);
             if (!s) fwd_close(f);

@@ -43,12 +43,13 @@ TEST(the_reference_agrees_with_double_precision)
 
 TEST(every_family_agrees_with_the_reference)
 {
-    const int64_t most = getenv("LLMQ_TEST_SMALL") ? 25 : INT64_MAX; /* rows, in an emulator */
+    const bool small = getenv("LLMQ_TEST_SMALL"); /* in an emulator */
+    const int64_t most = small ? 25 : INT64_MAX;  /* rows */
     char name[16];
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++) {
             problem b;
-            if (shapes[j].M > most) continue;
+            if (shapes[j].M > most || (small && !check_hard() && (i + j) % 2)) continue;
             if (!problem_make(&b, schemes[i], shapes[j].M, shapes[j].N, shapes[j].K, i + 7 * j))
                 continue;
             for (int acts = 0; acts < MM_N_ACTS; acts++) {
