@@ -73,6 +73,9 @@ isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(
               $(if $(findstring kernels/device.c,$(1)),$(if $(CUOBJS),-DLLMQ_CUDA='"$(CUDA_CODE)"',-DLLMQ_NO_CUDA='"$(call cuda_word,missing)"')) \
               $(if $(LIBEDIT),$(if $(findstring cli/line_edit.c,$(1)),-DLLMQ_LIBEDIT $(EDITCF)))
 
+# Nor are the tests themselves asked for undefined behaviour: that takes as long as all else of them.
+$(TESTSRCS:%.c=$(BUILD)/%.o): private ALLCF += $(if $(SANITIZE),-fno-sanitize=undefined)
+
 # CUDA: where nvcc is found (scripts/make/cuda.sh; NVCC= leaves it out), kernels/cuda/ is compiled for it:
 # machine code for each of CUDA_ARCHS (80 and this machine's GPUs; 80 90a 100 120 are what a release has) and
 # PTX of compute_80, which newer ones compile at start. The same sources compiled for the host (kernels/cuda/emu/) are part of the tests; a

@@ -43,6 +43,8 @@ step "every architecture through every method" env LLMQ_HARD=1 "$python" -m pyte
     tests/e2e/test_architectures.py
 step "what quantizing says that it needs" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider \
     tests/e2e/test_quantize_need.py
+step "calls of every published template" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider \
+    tests/server/test_forms.py
 step "training of layers of every kind" env LLMQ_HARD=1 "$python" -m pytest -q --no-header -p no:cacheprovider tests/e2e/test_tune_layers.py
 step "the link between two ranks cut" e2e -rs tests/soak/test_cut_link.py
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
