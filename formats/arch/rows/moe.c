@@ -636,6 +636,7 @@ static const arch_key granite_moe_keys[] = {
     NO_KEY,
 };
 static const arch_key aria_keys[] = {
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, /* its experts have silu whatever it says */
     { "moe_num_experts", KEY_INT, AT(experts), 8, NULL },
     { "moe_topk", KEY_INT, AT(experts_used), 2, NULL },
     NO_KEY,
