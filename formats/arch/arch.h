@@ -309,7 +309,7 @@ typedef struct arch_row {
     double def_theta;        /* 0: 10000 */
     double def_local_theta;  /* of layers with a window, which are not scaled; 0: as the
                                others; < 0: rope_theta */
-    double def_partial;      /* rotated part of a head; 0: all */
+    double def_partial;      /* rotated part of a head; 0: all, and no other is read */
     const char *def_rope;    /* rope_parameters, as JSON; NULL: none */
     const char *def_sizes;   /* the sizes of a text_config, as JSON; NULL: they must be said */
     arch_act def_act;

@@ -301,6 +301,11 @@ static lq_status read_dims(arch_config *c, const cJSON *config, const cJSON *par
     lq_status s = js_f64(config, "rotary_pct", false, 0, 1, &partial, err);
     if (!s) s = js_f64(config, "partial_rotary_factor", false, 0, 1, &partial, err);
     if (!s) s = js_f64(params, "partial_rotary_factor", false, 0, 1, &partial, err);
+    if (!s && !(c->row->def_partial > 0) && partial < 1)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "partial_rotary_factor: expected 1 in a %s, which rotates whole heads, found %g",
+            c->row->arch, partial);
     if (!s) c->rope_dims = (int64_t)((double)c->head_dim * partial);
     return s;
 }

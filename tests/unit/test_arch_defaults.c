@@ -260,6 +260,41 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
     }
 }
 
+/* gpt-oss is scaled where config.json says no rotation; a part of Laguna's heads rotates only where no table says another. */
+TEST(rotations_that_are_not_said_are_those_of_transformers)
+{
+    static const struct {
+        const char *model;
+        arch_rope_kind kind;
+        double factor;
+        int64_t dims;
+    } t[] = {
+        { "\"gpt_oss\"", ROPE_YARN, 32, 64 },
+        { "\"gpt_oss\",\"rope_scaling\":null", ROPE_YARN, 32, 64 },
+        { "\"laguna\"", ROPE_PLAIN, 1, 64 },
+        { "\"laguna\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":500000},"
+          "\"sliding_attention\":{\"rope_theta\":10000}}",
+          ROPE_PLAIN, 1, 128 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[400];
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"vocab_size\":320,\"hidden_size\":512,\"num_hidden_layers\":4,"
+                 "\"num_attention_heads\":8,\"intermediate_size\":160,\"model_type\":%s}",
+                 t[i].model);
+        const lq_status s = arch_parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].model, err.msg);
+        if (s) continue;
+        const arch_rope *r = &c.rope[ROPE_MAIN];
+        CHECK(r->kind == t[i].kind && near_to(r->factor, t[i].factor) && c.rope_dims == t[i].dims,
+              "%s: %s, %g times, %d dims", t[i].model, arch_rope_text(r->kind), r->factor,
+              (int)c.rope_dims);
+        arch_config_free(&c);
+    }
+}
+
 /* google/gemma-2b and 7b say "gelu", with or without a hidden_activation of null. */
 TEST(gelu_of_the_first_gemma_is_its_approximation)
 {
@@ -328,6 +363,7 @@ int main(int argc, char **argv)
     RUN(defaults_of_dense_models_are_those_of_transformers);
     RUN(defaults_of_mixtures_are_those_of_transformers);
     RUN(defaults_of_models_with_a_state_are_those_of_transformers);
+    RUN(rotations_that_are_not_said_are_those_of_transformers);
     RUN(gelu_of_the_first_gemma_is_its_approximation);
     RUN(rows_of_ngrams_are_those_of_transformers);
     return check_end();

@@ -87,9 +87,15 @@ static const arch_key gemma2_keys[] = {
     { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 30, NULL },
     NO_KEY,
 };
+/* transformers reads it and caps nothing. */
+static lq_status no_softcap(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "null", err);
+}
 static const arch_key gemma3_keys[] = {
     { "query_pre_attn_scalar", KEY_RSQRT, AT(attn_scale), 256, NULL },
-    { "attn_logit_softcapping", KEY_REAL, AT(attn_softcap), 0, NULL },
+    { "attn_logit_softcapping", KEY_FN, 0, NONE, no_softcap },
     { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 0, NULL },
     { "use_bidirectional_attention", KEY_BOOL, AT(w.both_ways), 0, NULL },
     NO_KEY,

@@ -368,7 +368,7 @@ const arch_row arch_rows_gpt[] = {
     { "GPTNeoXForCausalLM", "gpt_neox", .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true },
       .prefix = "gpt_neox.", .names = gpt_neox_names, .keys = gpt_neox_keys, GELU, .def_eps = 1e-5,
       .def_partial = 0.25 },
-    { "GPTNeoXJapaneseForCausalLM", "gpt_neox_japanese",
+    { "GPTNeoXJapaneseForCausalLM", "gpt_neox_japanese", .def_partial = 1,
       .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true }, .prefix = "gpt_neox_japanese.",
       .names = gpt_neox_japanese_names, .keys = gpt_neox_japanese_keys, GELU, .def_ffn = 4,
       .def_eps = 1e-5, .def_tied = true },

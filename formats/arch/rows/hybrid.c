@@ -850,7 +850,7 @@ const arch_row arch_rows_hybrid[] = {
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
       .names = qwen35_moe_names, .keys = qwen35_moe_keys, .mtp = &qwen_mtp, QWEN_DELTA,
       .def_kv_heads = 2, .def_ffn = 1 },
-    { "Qwen4ExpForCausalLM", "qwen4_exp_text",
+    { "Qwen4ExpForCausalLM", "qwen4_exp_text", .def_partial = 1,
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true, .index_half = true,
              .hyper_apart = true },
       MODEL, .names = qwen4_names, .keys = qwen4_keys, .respell = qwen4_words,

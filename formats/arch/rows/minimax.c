@@ -157,7 +157,7 @@ static const arch_key minimax_keys[] = {
     .w = { RMS_ROPE, .norm_topk = true, .norm_stays = true, .mix_mixed = true, .mix_eps = 1e-6f }, \
     MODEL, .names = minimax_names, .keys = minimax_keys, .mixer = MIX_LIGHTNING,                   \
     .layers = minimax_layers, .def_kv_heads = 8, .def_eps = 1e-5, .def_theta = 1e6,                \
-    .def_max_pos = 131072
+    .def_partial = 1, .def_max_pos = 131072
 const arch_row arch_rows_minimax[] = {
     { "MiniMaxForCausalLM", "minimax", .respell = minimax_words, MINIMAX },
     { "MiniMaxText01ForCausalLM", "minimax_text_01", .respell = published_words, MINIMAX },

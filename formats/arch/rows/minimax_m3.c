@@ -185,7 +185,7 @@ static const arch_key minimax_m3_keys[] = {
            .index_half = true, .norm_topk = true },                                                 \
     .names = minimax_m3_names, .keys = minimax_m3_keys, .respell = m3_words, .layers = m3_layers,   \
     .def_act = ARCH_SWIGLU_CLAMPED, .fixed_act = true, .def_kv_heads = 4, .def_head_dim = 128,      \
-    .def_theta = 5e6, .def_max_pos = 524288
+    .def_partial = 1, .def_theta = 5e6, .def_max_pos = 524288
 const arch_row arch_rows_minimax_m3[] = {
     { "MiniMaxM3SparseForConditionalGeneration", "minimax_m3_vl", .prefix = "language_model.model.",
       .in_text = true, M3 },

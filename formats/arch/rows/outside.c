@@ -436,7 +436,7 @@ static const arch_key grok_keys[] = {
 };
 
 const arch_row arch_rows_outside[] = {
-    { "QWenLMHeadModel", "qwen", .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
+    { "QWenLMHeadModel", "qwen", .def_partial = 1, .w = { RMS_ROPE }, .prefix = "transformer.", .names = qwen_names,
       .keys = qwen_keys, .layers = qwen_layers, .ends_at = "seq_length", .def_max_pos = 32768 },
     { "OpenELMForCausalLM", "openelm", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD },
       .prefix = "transformer.", .names = openelm_names, .keys = openelm_keys,

@@ -232,7 +232,7 @@ static const arch_key step_keys[] = {
 /* clang-format on */
 
 const arch_row arch_rows_step[] = {
-    { "Step3p5ForCausalLM", "step3p5",
+    { "Step3p5ForCausalLM", "step3p5", .def_partial = 1,
       .w = { RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID,
              .norm_topk = true, .gate_heads = true },
       MODEL, .names = step_names, .keys = step_keys, .respell = step_words, .layers = step_layers,

@@ -87,7 +87,7 @@ static const arch_key zaya_keys[] = {
 /* clang-format on */
 
 const arch_row arch_rows_zaya[] = {
-    { "ZayaForCausalLM", "zaya",
+    { "ZayaForCausalLM", "zaya", .def_partial = 1,
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_unit = true, .skips = true }, MODEL,
       .names = zaya_names, .keys = zaya_keys, .layers = zaya_layers, .respell = zaya_words,
       .mixer = MIX_CCA, .window = WINDOW_ALL, .def_kv_heads = 2, .def_head_dim = 128, .def_ffn = 1,

@@ -100,7 +100,7 @@ CASES = [
                       "mscale_all_dim": 0.707, "beta_fast": 32, "beta_slow": 1,
                       "original_max_position_embeddings": 4096}}, 0),
     ("yarn, betas", {"head_dim": 64, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16, "beta_slow": 2}}, 0),
-    ("half the head", {"partial_rotary_factor": 0.5}, 0),
+    ("half the head", {"architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.5}, 0),
 ]
 
 
