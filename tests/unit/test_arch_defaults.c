@@ -260,7 +260,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
     }
 }
 
-/* gpt-oss is scaled where config.json says no rotation; a part of Laguna's heads rotates only where no table says another. */
+/* gpt-oss is scaled where config.json says no rotation; a part of Laguna's heads rotates only where no table says another;
+ * tables of LFM3 without a base have one base, that of its class. */
 TEST(rotations_that_are_not_said_are_those_of_transformers)
 {
     static const struct {
@@ -268,13 +269,18 @@ TEST(rotations_that_are_not_said_are_those_of_transformers)
         arch_rope_kind kind;
         double factor;
         int64_t dims;
+        double theta, local;
     } t[] = {
-        { "\"gpt_oss\"", ROPE_YARN, 32, 64 },
-        { "\"gpt_oss\",\"rope_scaling\":null", ROPE_YARN, 32, 64 },
-        { "\"laguna\"", ROPE_PLAIN, 1, 64 },
+        { "\"gpt_oss\"", ROPE_YARN, 32, 64, 150000, 150000 },
+        { "\"gpt_oss\",\"rope_scaling\":null", ROPE_YARN, 32, 64, 150000, 150000 },
+        { "\"laguna\"", ROPE_PLAIN, 1, 64, 500000, 10000 },
         { "\"laguna\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":500000},"
           "\"sliding_attention\":{\"rope_theta\":10000}}",
-          ROPE_PLAIN, 1, 128 },
+          ROPE_PLAIN, 1, 128, 500000, 10000 },
+        { "\"lfm3\"", ROPE_PROPORTIONAL, 1, 128, 1000000, 10000 },
+        { "\"lfm3\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\"},"
+          "\"sliding_attention\":{\"rope_type\":\"default\"}}",
+          ROPE_PROPORTIONAL, 1, 128, 1000000, 1000000 },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         char text[400];
@@ -288,6 +294,8 @@ TEST(rotations_that_are_not_said_are_those_of_transformers)
         CHECK(!s, "%s: %s", t[i].model, err.msg);
         if (s) continue;
         const arch_rope *r = &c.rope[ROPE_MAIN];
+        CHECK(near_to(r->theta, t[i].theta) && near_to(c.rope[ROPE_LOCAL].theta, t[i].local),
+              "%s: theta %g and %g", t[i].model, r->theta, c.rope[ROPE_LOCAL].theta);
         CHECK(r->kind == t[i].kind && near_to(r->factor, t[i].factor) && c.rope_dims == t[i].dims,
               "%s: %s, %g times, %d dims", t[i].model, arch_rope_text(r->kind), r->factor,
               (int)c.rope_dims);

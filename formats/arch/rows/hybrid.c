@@ -868,8 +868,8 @@ const arch_row arch_rows_hybrid[] = {
     { "Lfm3ForCausalLM", "lfm3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .gate_heads = true },
       MODEL, .names = lfm3_names, .keys = lfm3_keys, .layers = lfm3_layers, .mixer = MIX_CONV,
       .window = WINDOW_PATTERN, .def_window = 256, .def_full_every = 1, .def_kv_heads = 4,
-      .def_head_dim = 128, .def_eps = 1e-5, .def_local_theta = 1e4, .def_max_pos = 128000,
-      .def_tied = true,
+      .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 1e6, .def_local_theta = -1,
+      .def_max_pos = 128000, .def_tied = true,
       .def_rope = "{\"full_attention\":{\"rope_type\":\"proportional\",\"rope_theta\":1000000,"
                   "\"partial_rotary_factor\":0.5},"
                   "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000}}" },
