@@ -586,7 +586,7 @@ static lq_status read_config(arch_config *c, const cJSON *j, const cJSON *outer,
     if (!s) s = arch_read_layers(c, j, err);
     if (!s) s = arch_check_keys(c, j, err);
     if (!s) s = arch_ngrams_fit(c, err);
-    return s ? s : arch_config_check(c, err);
+    return arch_name_key(c, j, s ? s : arch_config_check(c, err), err);
 }
 
 /* An EAGLE-3 draft as the library "speculators" writes it: its layer's config apart, all else at the top. NULL: it

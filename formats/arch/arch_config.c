@@ -98,6 +98,32 @@ static const char *spelled(const cJSON *j, spellings k)
     return k[0];
 }
 
+const char *arch_key_spelled(const cJSON *j, size_t at)
+{
+    static const struct {
+        size_t at;
+        const spellings *keys;
+    } all[] = {
+        { offsetof(arch_config, hidden), &hidden_keys },
+        { offsetof(arch_config, layers), &layers_keys },
+        { offsetof(arch_config, heads), &heads_keys },
+        { offsetof(arch_config, kv_heads), &kv_heads_keys },
+        { offsetof(arch_config, head_dim), &head_dim_keys },
+        { offsetof(arch_config, ffn), &ffn_keys },
+        { offsetof(arch_config, window), &window_keys },
+        { offsetof(arch_config, experts), &experts_keys },
+        { offsetof(arch_config, experts_used), &used_keys },
+        { offsetof(arch_config, expert_ffn), &expert_ffn_keys },
+        { offsetof(arch_config, shared_ffn), &shared_ffn_keys },
+    };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        if (all[i].at == at) {
+            const char *key = spelled(j, *all[i].keys);
+            return cJSON_GetObjectItemCaseSensitive(j, key) ? key : NULL;
+        }
+    return NULL;
+}
+
 /* ---- sizes ---- */
 static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
 {

@@ -34,6 +34,12 @@ const char *arch_act_text(arch_act a);
 bool arch_act_from_text(arch_act *a, const char *text);
 /* Is this a key that config.json's readers above or arch_rope_parse look at? */
 bool arch_key_is_read(const char *key);
+/* The key of those that says the number at this offset of an arch_config; NULL: none does. */
+const char *arch_key_spelled(const cJSON *j, size_t at);
+
+/* ---- arch_json.c ---- */
+/* The offset of the whole number that we call so (n characters); false: there is none. */
+bool arch_int_field(const char *name, size_t n, size_t *at);
 
 /* ---- arch_keys.c ---- */
 /* Has the row a meaning for this key (of the object `parent`, or "")? */
@@ -41,6 +47,9 @@ bool arch_row_knows(const arch_config *c, const char *parent, const char *key);
 lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err);
 /* Refuses, by name, keys that touch the computation and are not understood. */
 lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err);
+
+/* Of a failed check, whose message begins with our name of a number: it begins with config.json's. Returns s. */
+lq_status arch_name_key(const arch_config *c, const cJSON *j, lq_status s, lq_err *err);
 
 /* Do layers with a window have a rotation of their own? */
 bool arch_rope_local(const arch_config *c, const cJSON *config);

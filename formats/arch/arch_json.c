@@ -192,6 +192,22 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_head_rows_1", head_rows_1)       \
     X("wiring_gate_heads", gate_heads)
 
+bool arch_int_field(const char *name, size_t n, size_t *at)
+{
+#define X(key, field, ...) { key, offsetof(arch_config, field) },
+    static const struct {
+        const char *key;
+        size_t at;
+    } all[] = { OWN_INTS(X) LATER_INTS(X) };
+#undef X
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        if (strlen(all[i].key) == n && memcmp(all[i].key, name, n) == 0) {
+            *at = all[i].at;
+            return true;
+        }
+    return false;
+}
+
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
 static const char *const head_texts[] = { "words", "none", "labels" };
 static const char *const norm_texts[] = { "rms", "layer" };

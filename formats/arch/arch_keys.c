@@ -310,6 +310,21 @@ static lq_status check_key(const arch_config *c, const char *parent, const cJSON
         key, c->row->arch, js_describe(found, v));
 }
 
+lq_status arch_name_key(const arch_config *c, const cJSON *j, lq_status s, lq_err *err)
+{
+    const char *colon = s && err ? strchr(err->msg, ':') : NULL, *key = NULL, *silent = NULL;
+    char rest[sizeof err->msg];
+    size_t at;
+    if (!colon || !arch_int_field(err->msg, (size_t)(colon - err->msg), &at)) return s;
+    for (const arch_key *k = c->row->keys; k && k->key; k++)
+        if (k->kind == KEY_INT && k->at == at) *(look(j, k->key) ? &key : &silent) = k->key;
+    if (!key) key = arch_key_spelled(j, at);
+    if (!key) key = silent;
+    if (!key) return s;
+    snprintf(rest, sizeof rest, "%s", colon);
+    return lq_fail(err, s, "%s%s", key, rest);
+}
+
 lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err)
 {
     lq_status s = LQ_OK;
