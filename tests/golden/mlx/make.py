@@ -30,7 +30,7 @@ NEXT = config("Qwen3NextForCausalLM", "qwen3_next", **DELTA, num_experts=3, num_
               decoder_sparse_step=1, shared_expert_intermediate_size=32, mlp_only_layers=[],
               moe_intermediate_size=32, norm_topk_prob=True, rope_scaling=None)
 GPT_OSS = config("GptOssForCausalLM", "gpt_oss", num_local_experts=3, num_experts_per_tok=2, sliding_window=4,
-                 layer_types=["sliding_attention", "full_attention"], attention_bias=True, rope_scaling=None,
+                 layer_types=["sliding_attention", "full_attention"], attention_bias=True, rope_scaling={"rope_type": "default"},
                  swiglu_limit=7.0)
 MLA = config("DeepseekV3ForCausalLM", "deepseek_v3", n_routed_experts=3, num_experts_per_tok=2, n_shared_experts=1,
              moe_intermediate_size=32, first_k_dense_replace=1, moe_layer_freq=1, n_group=1, topk_group=1,
