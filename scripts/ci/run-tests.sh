@@ -9,7 +9,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 what=${1:-all}
 build=${BUILD:-build}
-calm="architectures bpw convert_shares eval gguf_architectures model_free mtp published"
+calm="bpw convert_shares eval gguf_architectures model_free mtp published"
 calm="$calm quantize_moe quantize_reproducible quantize_to tune_layers writers"
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
