@@ -37,10 +37,6 @@ bool arch_key_is_read(const char *key);
 /* The key of those that says the number at this offset of an arch_config; NULL: none does. */
 const char *arch_key_spelled(const cJSON *j, size_t at);
 
-/* ---- arch_json.c ---- */
-/* The offset of the whole number that we call so (n characters); false: there is none. */
-bool arch_int_field(const char *name, size_t n, size_t *at);
-
 /* ---- arch_keys.c ---- */
 /* Has the row a meaning for this key (of the object `parent`, or "")? */
 bool arch_row_knows(const arch_config *c, const char *parent, const char *key);

@@ -1,6 +1,6 @@
 /* formats/arch/arch_keys.c - keys of config.json that a row gives a meaning, and those that nobody does:
  * one that touches the computation is refused by name, never ignored. */
-#include "formats/arch/arch_impl.h"
+#include "formats/arch/arch_fields.h"
 
 #include "base/json.h"
 
@@ -310,12 +310,29 @@ static lq_status check_key(const arch_config *c, const char *parent, const cJSON
         key, c->row->arch, js_describe(found, v));
 }
 
+/* The offset of the whole number that we call so (n characters); false: there is none. */
+static bool int_field(const char *name, size_t n, size_t *at)
+{
+#define X(key, field, ...) { key, offsetof(arch_config, field) },
+    static const struct {
+        const char *key;
+        size_t at;
+    } all[] = { OWN_INTS(X) LATER_INTS(X) };
+#undef X
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        if (strlen(all[i].key) == n && memcmp(all[i].key, name, n) == 0) {
+            *at = all[i].at;
+            return true;
+        }
+    return false;
+}
+
 lq_status arch_name_key(const arch_config *c, const cJSON *j, lq_status s, lq_err *err)
 {
     const char *colon = s && err ? strchr(err->msg, ':') : NULL, *key = NULL, *silent = NULL;
     char rest[sizeof err->msg];
     size_t at;
-    if (!colon || !arch_int_field(err->msg, (size_t)(colon - err->msg), &at)) return s;
+    if (!colon || !int_field(err->msg, (size_t)(colon - err->msg), &at)) return s;
     for (const arch_key *k = c->row->keys; k && k->key; k++)
         if (k->kind == KEY_INT && k->at == at) *(look(j, k->key) ? &key : &silent) = k->key;
     if (!key) key = arch_key_spelled(j, at);
